@@ -33,7 +33,7 @@ from nlu.jobs.submitit_jobs import (
     state_of,
     tail,
 )
-from nlu.storage.heartbeat import identity_of
+from nlu.storage.writers import identity_of
 
 CONTROLLER = "submitit.local._local"
 WORK = "_submitted.pkl"

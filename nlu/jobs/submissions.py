@@ -25,7 +25,7 @@ from nlu.storage.files import sync_folder, write_text
 from nlu.storage.locks import Locked, hold_folder
 
 FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
-IGNORED = ("resume=", "+resume=", "++resume=")
+IGNORED = ("resume=", "+resume=", "++resume=", "take=")
 """overrides in which a command that continues differs from the one that began"""
 WAIT_S = 60
 """how long a command waits for another one that submits into the same folder"""

@@ -26,9 +26,9 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
 from nlu.runs.logs import LOG, record_end
-from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.locks import hold_lock
 from nlu.storage.pointer import TakenOver
+from nlu.storage.writers import elapsed_s
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of

@@ -20,8 +20,7 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from nlu.config.errors import UserError
-from nlu.storage.heartbeat import elapsed_s
-from nlu.storage.writers import may_follow, own_writer
+from nlu.storage.writers import elapsed_s, may_follow, own_writer
 from nlu.sweeps.faults import StorageUnavailable
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,8 @@ from nlu.jobs.listing import follow, latest, listed
 from nlu.jobs.queue import Job
 from nlu.jobs.submissions import Submissions, new_tokens
 from nlu.reports.runs import read_overrides
+from nlu.storage.files import read_json
+from nlu.storage.objects import ObjectStore
 from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
@@ -173,6 +175,22 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
     assert jobs_main(["--forget", "0", "run"]) == 0
     assert "job 0 of another machine taken for lost" in capfd.readouterr().out
     assert [job.ended for job in submitted(project / "run")] == ["lost"]
+
+
+@pytest.mark.thorough
+def test_a_job_whose_former_one_is_over_takes_its_mirror_and_no_other_does(project, s3, monkeypatch):
+    url = f"{s3.bucket(monkeypatch)}/run"
+    own = (*sets(project), *SMALL, LOCAL, f"mirror={url}", "resume=auto")
+    command(*own, "hydra.run.dir=run", "trainer.stop_after=2st")
+    # As a job on another machine leaves it that lost its node.
+    store = ObjectStore(url, "mirror")
+    key = max(key for key in store.list(".pointer") if key.endswith(".json"))
+    pointer = json.loads(store.get(key))
+    pointer["writer"] |= {"host": "elsewhere", "machine": "another"}
+    store.put(key, json.dumps({**pointer, "released": False}).encode())
+    command(*own, "hydra.run.dir=other", status=2)
+    command(*own, "hydra.run.dir=run")
+    assert read_json(project / "run/result.json")["steps"] == 4
 
 
 def grid(project: Path, *overrides: str, status: int = 0) -> str:

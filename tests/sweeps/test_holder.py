@@ -42,7 +42,7 @@ def other(tmp_path: Path, hold: object) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_search_from_elsewhere_is_refused_until_the_first_is_over(hold, other, monkeypatch):
     # As on another host, from which nobody sees whether the process lives.
-    monkeypatch.setattr("nlu.storage.heartbeat.identity_of", lambda pid: {"pid": pid})
+    monkeypatch.setattr("nlu.storage.writers.identity_of", lambda pid: {"pid": pid})
     with pytest.raises(UserError, match=rf"is run by process {other.pid} on .*; if it is gone for good, add --take"):
         hold().__enter__()
     other.communicate()

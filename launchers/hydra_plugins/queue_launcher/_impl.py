@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,7 @@ class Launch:
         """
         with answered():
             recover(self.submissions)
+        before = {one.job.number for _, one in latest([self.submissions])}
         known = {one.job.number: one for _, one in latest([self.submissions]) if one.ended is None}
         former = [known[job.number] for job in self.jobs if job.number in known]
         # As it was written down, without secrets: the command that continues may differ only in resume=.
@@ -185,6 +187,12 @@ class Launch:
             configs = dict(enumerate(grid.configs)) if grid is not None else {}
             own = {job.number for job in new}
             self.require(new, {key: one for key, one in configs.items() if key in own or key > self.jobs[-1].number})
+            if self.config.get("mirror") is not None:
+                # The record says that the job before is over, even if it could not release the mirror.
+                new = [
+                    replace(job, overrides=(*job.overrides, "take=true")) if job.number in before else job
+                    for job in new
+                ]
             found |= {job.ticket.job.number: job for job in self._submit(new)}
         return [found[job.number] for job in self.jobs]
 
