@@ -13,9 +13,7 @@ QUIET = ["-m", "hydra/hydra_logging=disabled", "hydra/job_logging=disabled"]
 class Launchers(LauncherTestSuite):
     """Hydra's tests of a launcher, of which one cannot pass over any launcher that pickles the task."""
 
-    @pytest.mark.xfail(
-        strict=True, reason="cloudpickle (3.1) calls the file of a function that has no module <dynamic-code>"
-    )
+    @pytest.mark.xfail(reason="cloudpickle 3.1.3 calls the file of a function without a module <dynamic-code>")
     def test_failure_preserves_task_traceback(
         self, hydra_sweep_runner: TSweepRunner, launcher_name: str, overrides: list[str], tmpdir: Path
     ) -> None:
