@@ -87,7 +87,7 @@ def test_a_search_started_again_asks_slurm_for_no_second_job_of_any_trial(tmp_pa
         return sorted(ask("squeue", "--noheader", "--format=%i %T").splitlines())
 
     process = search(folder, *data, drawn)
-    wait_until(lambda: [job.split()[1] for job in jobs()] == ["RUNNING"] * 2 + ["PENDING"] * 2)
+    wait_until(lambda: sorted(job.split()[1] for job in jobs()) == ["PENDING"] * 2 + ["RUNNING"] * 2)
     process.kill()
     process.communicate()
     before, process = jobs(), search(folder, *data, drawn)
