@@ -71,6 +71,8 @@ def test_a_search_survives_a_cancelled_a_requeued_and_a_lost_job(tmp_path):
     assert process.returncode == 0, said
     assert states(folder) == ["COMPLETE"] * len(RATES), said
     assert "trial 0: its job" in said and "it continues" in said
+    first, *_, again = (one.job.overrides for one in Submissions(folder).read() if one.job.number == 0)
+    assert "take=true" in again and "take=true" not in first
     for number in (0, 1, 2):
         overrides = (folder / str(number) / "overrides").read_text().split()
         (rate,) = (override for override in overrides if "optimizer.lr=" in override)

@@ -311,6 +311,8 @@ class SearchPlan(SearchSettings):
             # The job needs no other connection to the search, which may have ended meanwhile.
             found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
             found += ["resume=auto"] if "resume" in self.config else []
+            # The former job is over, also if it could not release the mirror of the run.
+            found += ["take=true"] if launch > 1 and "take" in self.config else []
         return found
 
 
