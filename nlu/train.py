@@ -8,6 +8,7 @@ python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, lab
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
 python -m nlu.train hydra.run.dir=outputs/mine resume=auto   start, or continue after a kill, to the same bytes
 python -m nlu.train --rerun outputs/mine seed=2              an earlier run again, with another seed
+python -m nlu.train mirror=s3://b/a --take resume=auto       continue a run whose machine is gone, from its mirror
 python -m nlu.train dry_run=true                             print the configuration and every problem with it
 python -m nlu.train debug=limit                              few rows and 20 steps, to check that everything works
 python -m nlu.train trainer.devices=2                        one process for each of two devices

@@ -46,8 +46,8 @@ class DlcQueue(PaiQueue):
         return self._once(f"submitting job {job.number}", lambda client: client.create_job(request).body.job_id)
 
     def _with_token(self, token: str) -> str | None:
-        # The service lists the newest first. Of two jobs of one submission, the oldest got its mirror first.
-        return next((item.job_id for item in reversed(self._listed({TOKEN_TAG: token}))), None)
+        # The service lists the newest first, and of two jobs of one submission the newest has the mirror.
+        return next((item.job_id for item in self._listed({TOKEN_TAG: token})), None)
 
     def _stop(self, id: str) -> None:
         self._asked(f"stopping job {id}", lambda client: client.stop_job(id))

@@ -80,7 +80,9 @@ class MaxComputeQueue(PaiQueue):
         start = datetime.fromtimestamp(time.time() - DAY_S)
         ids = self._asked(
             "the list of instances",
-            lambda odps: sorted(each.id for each in odps.list_instances(start_time=start, only_owner=True)),
+            lambda odps: sorted(
+                (each.id for each in odps.list_instances(start_time=start, only_owner=True)), reverse=True
+            ),
         )
         return next((id for id in ids if self._token_of(id) == token), None)
 

@@ -81,7 +81,7 @@ class PaiQueue(Queue):
 
     @abstractmethod
     def _with_token(self, token: str) -> str | None:
-        """Return the id of the oldest job of a submission of the last day. Raises RequestRefused, ServiceAway."""
+        """Return the id of the newest job of a submission of the last day. Raises RequestRefused, ServiceAway."""
 
     @abstractmethod
     def _stop(self, id: str) -> None:
