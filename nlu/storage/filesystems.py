@@ -39,10 +39,9 @@ def _connected(scheme: str, endpoint: str | None, process: int, settings: tuple[
         if scheme == "s3":
             from nlu.storage.s3 import S3
 
-            config = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
-            # `nlu.storage.refusals.asked` retries, so the driver does not, unless the environment says so.
-            if "AWS_MAX_ATTEMPTS" not in os.environ:
-                config["retries"] = {"total_max_attempts": 1}
+            own = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+            # `nlu.storage.refusals.asked` retries, so the driver does not.
+            config = {**own, "retries": {"total_max_attempts": 1}}
             return S3(skip_instance_cache=True, config_kwargs=config)
         if scheme != "oss":
             from nlu.storage.web import Web

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
@@ -20,7 +21,7 @@ from nlu.storage.filesystems import filesystem_of
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.places import Place
 from nlu.storage.progress import Advance
-from nlu.storage.refusals import Changed, asked
+from nlu.storage.refusals import Changed, Refused, asked
 
 PART_BYTES = 16 << 20
 WHOLE_BYTES = 2 * PART_BYTES
@@ -70,13 +71,11 @@ def _put_in_parts(path: Path, place: Place, size: int, advance: Advance, asking:
     def call(method: str, action: str = "sent in parts", **options: Any) -> Any:
         return asked(place, action, lambda: filesystem.call_s3(method, Bucket=place.bucket, **options), **asking)
 
-    begun = call("list_multipart_uploads", "written", Prefix=place.path).get("Uploads", [])
-    exact = [upload for upload in begun if upload["Key"] == place.path]
-    upload = (
-        max(exact, key=lambda upload: upload["Initiated"])
-        if exact
-        else call("create_multipart_upload", "written", Key=place.path)
-    )
+    exact: list[dict[str, Any]] = []
+    with suppress(FileNotFoundError, Refused):  # without this permission nothing is continued
+        begun = call("list_multipart_uploads", Prefix=place.path).get("Uploads", [])
+        exact += sorted((one for one in begun if one["Key"] == place.path), key=lambda one: one["Initiated"])
+    upload = exact[-1] if exact else call("create_multipart_upload", "written", Key=place.path)
     named = {"Key": place.path, "UploadId": upload["UploadId"]}
 
     def send(number: int) -> str:

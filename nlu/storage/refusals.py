@@ -154,5 +154,6 @@ def answer_of(error: BaseException) -> tuple[int | None, str | None, str]:
             status = found[0]
         code = code or (found[1] if isinstance(found[1], str) else None)
         said = said or (found[2] if isinstance(found[2], str) else "")
-    words = " ".join((said or str(error)).split())[:300].rstrip(".") or type(error).__name__
+    words = " ".join((said or str(error)).split()).rstrip(".") or type(error).__name__
+    words = f"{words[:160]}..." if len(words) > 160 else words
     return CHANGED if status is None and isinstance(error, FileExistsError) else status, code, words

@@ -77,8 +77,9 @@ def test_a_folder_in_a_bucket_is_marked_first_and_completed_by_its_last_file(
         access.write(parse_place(f"{url}/{key}"), content)
     done: list[str] = []
     for name in ("write", "delete"):
+        verb = getattr(access, name)
 
-        def noting(place: Place, *values: Any, name: str = name, verb: Any = getattr(access, name)) -> None:
+        def noting(place: Place, *values: Any, name: str = name, verb: Any = verb) -> None:
             verb(place, *values)
             done.append(f"{name} {place.name}")
 
