@@ -4,11 +4,10 @@ import contextlib
 import math
 import shlex
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import ClassVar
@@ -59,6 +58,33 @@ class JobEnd:
         return "done" if is_done else "failed"
 
 
+@dataclass
+class _Followed:
+    """A job, with what is known of it."""
+
+    job: QueuedJob
+    name: str
+    look: Look | None = None
+    end: JobEnd | None = None
+    row: JobRow = field(default_factory=JobRow)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.job.ticket.job.folder)
+
+    def last_line(self) -> str:
+        """Return the last line of its log; a line for people is not worth an error."""
+        with contextlib.suppress(OSError):
+            return " ".join(self.job.queue.log_tail(self.job.ticket))
+        return ""
+
+    def shown(self) -> JobRow:
+        """Return its row of the live table."""
+        state = self.end.word if self.end else str(self.look.state) if self.look else "submitted"
+        node, reason = (self.look.node or "", self.look.reason or "") if self.look else ("", "")
+        return replace(self.row, name=self.name, state=state, node=node, last_line=self.row.last_line or reason)
+
+
 class Follower:
     """Follows jobs. `names` has the name of each job for the user, by token; `folder` is that of the submission."""
 
@@ -72,22 +98,13 @@ class Follower:
         folder: Path,
         progress_of: Callable[[Path], JobRow] = lambda folder: JobRow(),
     ):
-        self._jobs, self._names, self._folder = list(jobs), names, folder
-        self._queue_name = " and ".join(sorted({job.queue.name for job in jobs}))
-        self._progress_of = progress_of
+        self._all = [_Followed(job, names[job.ticket.job.token]) for job in jobs]
+        self._folder, self._progress_of = folder, progress_of
+        self._queues = " and ".join(sorted({job.queue.name for job in jobs}))
         # The trials of a search wait side by side, each in its own thread, and the search prints their events.
         self._is_quiet = threading.current_thread() is not threading.main_thread()
-        self._shown: dict[str, Look] = {}
-        self._ended: dict[str, JobEnd] = {}
         self._interrupts = self._failures = 0
-        self._rows: dict[str, JobRow] = {}
         self._read_s = 0.0
-
-    def _say(self, text: str) -> None:
-        if self._is_quiet:
-            print(f"nlu: {text}", file=sys.stderr)
-        else:
-            self._board.say(text)
 
     def run(self, when_ended: Callable[[Ticket, JobEnd], None] = lambda ticket, end: None) -> dict[str, JobEnd]:
         """Return how each job ended, by token, once all have ended; `when_ended` is called for each at once.
@@ -95,121 +112,88 @@ class Follower:
         Raises Detached if the user presses Ctrl-C and leaves the jobs running, which is the only choice without a
         terminal. Raises Stopped, which leaves them running too, on another signal.
         """
-        try:
-            return self._run(when_ended)
-        except Stopped:
-            if left := self._open_jobs():
-                self._say(left_sentence(len(left), self._folder))
-            raise
-
-    def _open_jobs(self) -> list[QueuedJob]:
-        return [job for job in self._jobs if job.ticket.job.token not in self._ended]
-
-    def _run(self, when_ended: Callable[[Ticket, JobEnd], None]) -> dict[str, JobEnd]:
-        poll_s = min((job.queue.poll_s for job in self._jobs), default=0.0)
+        poll_s = min((one.job.queue.poll_s for one in self._all), default=0.0)
         asked_s = -math.inf
         with contextlib.ExitStack() as opened:
+            self._board = JobsBoard(len(self._all))
             if not self._is_quiet:
-                self._board = opened.enter_context(JobsBoard(len(self._jobs)))
+                opened.enter_context(self._board)
                 opened.enter_context(self._counting_interrupts())
-            while left := self._open_jobs():
-                if time.monotonic() - asked_s >= poll_s:
-                    self._ask(left, when_ended)
-                    asked_s = time.monotonic()
-                    continue
-                self._draw()
-                if self._interrupts:
-                    self._answer_interrupt()
-                    asked_s = -math.inf
-                time.sleep(min(poll_s, LOOK_S))
-        return self._ended
+            try:
+                while left := self._open():
+                    if time.monotonic() - asked_s >= poll_s:
+                        self._ask(left, when_ended)
+                        asked_s = time.monotonic()
+                        continue
+                    self._draw(left)
+                    if self._interrupts:
+                        self._answer_interrupt(left)
+                        asked_s = -math.inf
+                    time.sleep(min(poll_s, LOOK_S))
+            except Stopped:
+                if left := self._open():
+                    self._board.say(left_sentence(len(left), self._folder))
+                raise
+        return {one.job.ticket.job.token: one.end for one in self._all if one.end}
 
-    def _ask(self, jobs: Sequence[QueuedJob], when_ended: Callable[[Ticket, JobEnd], None]) -> None:
+    def _open(self) -> list[_Followed]:
+        return [one for one in self._all if one.end is None]
+
+    def _ask(self, left: Sequence[_Followed], when_ended: Callable[[Ticket, JobEnd], None]) -> None:
         """Ask for jobs, and see what is new. A queue that does not answer, or not for one of them, is asked again."""
         failure, looks = None, dict[str, Look]()
         try:
-            looks = look_at(jobs)
+            looks = look_at(one.job for one in left)
         except OSError as error:
             failure = error
-        for job in jobs if looks else ():
+        for one in left if looks else ():
             try:
-                self._see(job, looks[job.ticket.job.token], when_ended)
+                self._see(one, looks[one.job.ticket.job.token], when_ended)
             except OSError as error:
                 failure = error
+        self._failures = self._failures + 1 if failure else 0
         if failure is None:
-            self._failures = 0
-            self._away.discard(self._queue_name)
-            return
-        self._failures += 1
-        # Of the threads of a search only one says so.
-        if self._failures == AWAY_AFTER and self._queue_name not in self._away:
-            self._away.add(self._queue_name)
-            self._say(f"{self._queue_name} does not answer ({failure}); nlu keeps asking for its jobs")
+            self._away.discard(self._queues)
+        elif self._failures == AWAY_AFTER and self._queues not in self._away:
+            # Of the threads of a search only one says so.
+            self._away.add(self._queues)
+            self._board.say(f"nlu: {self._queues} does not answer ({failure}); nlu keeps asking for its jobs")
 
-    def _see(self, job: QueuedJob, look: Look, when_ended: Callable[[Ticket, JobEnd], None]) -> None:
-        ticket, token = job.ticket, job.ticket.job.token
-        before = self._shown.get(token)
+    def _see(self, one: _Followed, look: Look, when_ended: Callable[[Ticket, JobEnd], None]) -> None:
+        before, one.look = one.look, look
         if look.state.is_final:
             # Fetched before the end is shown: a job whose result cannot be read yet is asked for again.
-            end = JobEnd(look, job.queue.outcome(ticket))
-            self._shown[token], self._ended[token] = look, end
-            when_ended(ticket, end)
+            one.end = JobEnd(look, one.job.queue.outcome(one.job.ticket))
+            when_ended(one.job.ticket, one.end)
             if not self._is_quiet:
-                self._board.say(self._end_line(job, end), style=None if end.word == "done" else "red")
-            return
-        self._shown[token] = look
-        if not self._is_quiet and (before is None or before.state != look.state):
-            self._board.event(self._state_line(job, look))
+                self._board.say(self._end_line(one, one.end), style=None if one.end.word == "done" else "red")
+        elif not self._is_quiet and (before is None or before.state != look.state):
+            where, why = f" on {look.node}" if look.node else "", f" ({look.reason})" if look.reason else ""
+            self._board.event(f"{one.name}: {look.state}{where}{why}, {one.job.queue.name} {one.job.ticket.id}")
 
-    def _last_line(self, job: QueuedJob) -> str:
-        # A line for the table is not worth an error.
-        with contextlib.suppress(OSError):
-            return " ".join(job.queue.log_tail(job.ticket))
-        return ""
+    def _end_line(self, one: _Followed, end: JobEnd) -> str:
+        line, log = f"{one.name}: {end.word}", f"; its log: {one.job.ticket.log}" if one.job.ticket.log else ""
+        if end.word != "done":
+            is_cancelled = end.look.state == JobState.CANCELLED
+            said = end.look.reason or ("" if is_cancelled else one.last_line())
+            return f"{line}{f': {said}' if said else ''}{log}"
+        row = self._progress_of(one.folder)
+        # The end of a stage, whose last line says how to continue (`trainer.stop_after`).
+        if row.is_unfinished:
+            return f"{line}, {row.last_line}{log}"
+        # Jobs of other commands, such as nlu.preprocess, leave only a log.
+        return f"{line}, best {row.best}" if row.best else f"{line}{log}"
 
-    def _state_line(self, job: QueuedJob, look: Look) -> str:
-        where = f" on {look.node}" if look.node else ""
-        why = f" ({look.reason})" if look.reason else ""
-        return f"{self._names[job.ticket.job.token]}: {look.state}{where}{why}, {job.queue.name} {job.ticket.id}"
-
-    def _end_line(self, job: QueuedJob, end: JobEnd) -> str:
-        ticket = job.ticket
-        line = f"{self._names[ticket.job.token]}: {end.word}"
-        row = self._progress_of(Path(ticket.job.folder))
-        if end.word == "done":
-            # Jobs of other commands, such as nlu.preprocess, leave only a log.
-            log = f"; its log: {ticket.log}" if ticket.log else ""
-            # The end of a stage, whose last line says how to continue (`trainer.stop_after`).
-            if row.is_unfinished:
-                return f"{line}, {row.last_line}{log}"
-            return f"{line}, best {row.best}" if row.best else f"{line}{log}"
-        is_cancelled = end.look.state == JobState.CANCELLED
-        said = end.look.reason or ("" if is_cancelled else self._last_line(job))
-        return f"{line}{f': {said}' if said else ''}{f'; its log: {ticket.log}' if ticket.log else ''}"
-
-    def _draw(self) -> None:
+    def _draw(self, left: Sequence[_Followed]) -> None:
         if self._is_quiet or not self._board.is_live:
             return
         if time.monotonic() - self._read_s > READ_RUNS_S:
-            for job in self._open_jobs():
-                token, folder = job.ticket.job.token, Path(job.ticket.job.folder)
-                if token in self._shown and self._shown[token].state == JobState.RUNNING:
-                    row = self._progress_of(folder)
-                    self._rows[token] = replace(row, last_line=row.last_line or self._last_line(job))
+            for one in left:
+                if one.look is not None and one.look.state == JobState.RUNNING:
+                    row = self._progress_of(one.folder)
+                    one.row = replace(row, last_line=row.last_line or one.last_line())
             self._read_s = time.monotonic()
-        self._board.draw([self._row(job.ticket) for job in self._jobs])
-
-    def _row(self, ticket: Ticket) -> JobRow:
-        token = ticket.job.token
-        end, look = self._ended.get(token), self._shown.get(token)
-        row = self._rows.get(token) or JobRow()
-        return replace(
-            row,
-            name=self._names[token],
-            state=end.word if end else str(look.state) if look else "submitted",
-            node=(look.node if look else None) or "",
-            last_line=row.last_line or (look.reason if look else None) or "",
-        )
+        self._board.draw([one.shown() for one in self._all])
 
     @contextlib.contextmanager
     def _counting_interrupts(self) -> Iterator[None]:
@@ -227,25 +211,23 @@ class Follower:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _answer_interrupt(self) -> None:
-        left = self._open_jobs()
-        has = "has" if len(left) == 1 else "have"
-        answer = self._board.choose(
-            f"{counted(len(left), 'job')} {has} not ended", {"c": "cancel them", "l": "leave them", "g": "go on"}
-        )
-        if answer == "g":
-            self._interrupts = 0
-        elif answer == "c":
-            self._board.say(f"cancelling {counted(len(left), 'job')}")
-            try:
-                # The next Ctrl-C ends this command at once.
-                cancel(left)
-            except (OSError, UserError) as error:
-                self._board.say(f"{error}; jobs may continue; Ctrl-C asks again")
+    def _answer_interrupt(self, left: Sequence[_Followed]) -> None:
+        jobs, has = counted(len(left), "job"), "has" if len(left) == 1 else "have"
+        answers = {"c": "cancel them", "l": "leave them", "g": "go on"}
+        match self._board.choose(f"{jobs} {has} not ended", answers):
+            case "g":
                 self._interrupts = 0
-        else:
-            self._board.say(left_sentence(len(left), self._folder))
-            raise Detached
+            case "c":
+                self._board.say(f"cancelling {jobs}")
+                try:
+                    # The next Ctrl-C ends this command at once.
+                    cancel(one.job for one in left)
+                except (OSError, UserError) as error:
+                    self._board.say(f"{error}; jobs may continue; Ctrl-C asks again")
+                    self._interrupts = 0
+            case _:
+                self._board.say(left_sentence(len(left), self._folder))
+                raise Detached
 
 
 def left_sentence(count: int, folder: Path) -> str:
