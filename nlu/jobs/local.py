@@ -22,7 +22,7 @@ from typing import Any
 from submitit import LocalExecutor, LocalJob
 
 from nlu.config.errors import UserError
-from nlu.config.words import path_text
+from nlu.config.words import numbered, path_text
 from nlu.jobs.queue import Job, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submitit_jobs import (
     PlainWork,
@@ -123,10 +123,7 @@ class LocalQueue(Queue):
             # Before submitit has moved the work into the folder, only the process is there.
             began += map(str, processes(job.token))
             if not began and is_elsewhere(job.machine):
-                raise UserError(
-                    f"{host} was about to start job {job.number} when that was cut off, and only "
-                    f"{host} knows whether it did; run the same command there; {self._way_out(host, str(job.number))}"
-                )
+                raise UserError(f"{host} was about to start job {job.number}, and {self._only(host, [job])}")
             found.append(self._ticket(job, host, began[0]) if began else None)
         return found
 
@@ -141,19 +138,26 @@ class LocalQueue(Queue):
         if (outcome := self.outcome(ticket)) is not None:
             return Look(state_of(outcome))
         if is_other:
-            out = self._way_out(host, str(ticket.job.number))
-            why = f"it is a process of {host}: only {host} knows whether it is alive, and can cancel it; {out}"
+            why = f"it is a process of {host}, and {self._only(host, [ticket.job])}"
             return Look(JobState.RUNNING, host, why, is_certain=False)
         return Look(JobState.LOST, reason="its process ended without a result")
 
-    def _way_out(self, host: str, numbers: str) -> str:
-        return f"where {host} is gone, run python -m nlu.jobs {self._shown} --forget {numbers}"
+    def _only(self, host: str, jobs: Sequence[Job]) -> str:
+        """Return what can be done about jobs of another machine."""
+        numbers = " ".join(str(job.number) for job in jobs)
+        return (
+            f"only there it can be seen whether it lives, and be cancelled; where {host} is gone, run "
+            f"python -m nlu.jobs {self._shown} --forget {numbers}"
+        )
 
     def cancel(self, tickets: Sequence[Ticket]) -> None:
         """Have the jobs save their state and end, and kill those that do not end in time.
 
         Afterwards it raises UserError for jobs that are processes of other machines.
         """
+        others: dict[str, list[Job]] = {}
+        for ticket in filter(_is_of_another, tickets):
+            others.setdefault(_parts(ticket)[0], []).append(ticket.job)
         running = [ticket for ticket in tickets if not _is_of_another(ticket)]
         deadline_s = time.monotonic() + CANCEL_WAIT_S
         # Only what runs is sent a signal: the number of a process that has ended may belong to another one now.
@@ -162,20 +166,11 @@ class LocalQueue(Queue):
             for ticket in running:
                 _signal(_parts(ticket)[1], number)
             time.sleep(CANCEL_AGAIN_S)
-        others: dict[str, list[str]] = {}
-        for ticket in tickets:
-            if _is_of_another(ticket):
-                others.setdefault(_parts(ticket)[0], []).append(str(ticket.job.number))
         if others:
-            raise UserError(*(self._refusal(host, numbers) for host, numbers in others.items()))
-
-    def _refusal(self, host: str, numbers: Sequence[str]) -> str:
-        are = f"job {numbers[0]} is a process" if len(numbers) == 1 else f"jobs {', '.join(numbers)} are processes"
-        given = " ".join(numbers)
-        return (
-            f"{are} of {host}, and can only be cancelled there; run python -m nlu.jobs {self._shown} --cancel {given} "
-            f"there; {self._way_out(host, given)}"
-        )
+            raise UserError(*(
+                f"{numbered('job', [job.number for job in jobs])} of {host}: {self._only(host, jobs)}"
+                for host, jobs in others.items()
+            ))  # fmt: skip
 
     def log_tail(self, ticket: Ticket, lines: int = 1) -> list[str]:
         return tail([files_of(ticket).stderr, files_of(ticket).stdout], lines)

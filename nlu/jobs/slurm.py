@@ -71,10 +71,7 @@ _AWAY = re.compile(
 _FULL = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit\w*|[Rr]esource temporarily unavailable|[Ss]lurm temporarily unable[^\n]*"
 )
-"""sbatch's message for a limit that ends by itself; its last line only names the policy"""
-_POLICY, _REASON = "violates accounting/QOS policy", re.compile(r"\b(QOS|Assoc)[A-Z]\w+")
-"""that last line, and the name of a limit"""
-_NO_CLUSTER = "Could not establish a configuration source"
+"""what sbatch says at a limit that ends by itself"""
 _UNKNOWN = "Invalid job id"
 
 
@@ -224,22 +221,14 @@ class SlurmQueue(Queue):
         text = "; ".join(line.removeprefix("sbatch: error: ") for line in said.splitlines())
         if _AWAY.search(said):
             return QueueAway(text)
-        limit = _FULL.search(said)
-        # Some clusters only name the policy. It has taken such jobs before, so their number is too large.
-        is_of_number = _POLICY in said and _REASON.search(said) is None and any(self._base.glob(f"*/*{WORK}"))
-        if limit or is_of_number:
-            # The limit ends with other jobs of this user; jobs that were taken before it stay.
-            return QueueFull(f"Slurm takes no more jobs now: {limit[0] if limit else f'the job {_POLICY}'}")
+        if limit := _FULL.search(said):
+            # Jobs that were taken before stay.
+            return QueueFull(f"Slurm takes no more jobs now: {limit[0]}")
         shutil.rmtree(folder, ignore_errors=True)
         # Other submissions may have jobs below the same folder.
         with suppress(OSError):
             self._base.rmdir()
-        if _NO_CLUSTER in said:
-            return JobRefused(
-                "Slurm's commands are here, but this machine belongs to no cluster: they find no slurm.conf; "
-                "submit where sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
-            )
-        return JobRefused(f"Slurm refused the jobs: {text}; correct what hydra.launcher sets")
+        return JobRefused(f"Slurm refused the jobs: {text}; correct what hydra.launcher sets; sinfo must answer here")
 
     def _executor(self, token: str) -> ArrayExecutor:
         settings = {key: value for key, value in self._settings.items() if value is not None}

@@ -3,8 +3,7 @@
 It lets the same command find its jobs again. It only grows, by one line for each event: `begin` with the jobs and their
 tokens before they are handed over, `submitted` with their ids afterwards, `refused` if the queue took none of them, and
 `ended` once a user has seen how a job ended. A kill between the first two leaves a `begin` without an answer: the queue
-is then asked for these jobs by their tokens. FOLDER/.submitted/name is the folder's name on an object store, the same
-for every machine. Neither file holds a secret.
+is then asked for these jobs by their tokens. The file holds no secret.
 """
 
 import json
@@ -21,10 +20,12 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.config.redaction import LAUNCHER, LAUNCHER_LINES, hide_setting, without_secrets
 from nlu.jobs.queue import Job, Ticket
-from nlu.storage.files import sync_folder, write_text
+from nlu.storage.files import sync_folder
 from nlu.storage.locks import Locked, hold_folder
 
-FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
+FOLDER, FILE, LOCK = ".submitted", "jobs.jsonl", "lock"
+NAME = "name"
+"""the file of earlier versions with the name of a folder"""
 IGNORED = ("resume=", "+resume=", "++resume=", "take=")
 """overrides in which a command that continues differs from the one that began"""
 WAIT_S = 60
@@ -97,24 +98,18 @@ class Submissions:
         """Remove an empty record. Its lock goes last: a command that waits for it then makes the folder again."""
         # A file system may keep an open file, and another command may have come: then the folders stay.
         with suppress(OSError):
-            for name in (FILE, NAME, LOCK):
+            for name in (FILE, LOCK):
                 (self.folder / FOLDER / name).unlink(missing_ok=True)
             (self.folder / FOLDER).rmdir()
             if not folder_was_there:
                 self.folder.rmdir()
 
-    def has_name(self) -> bool:
-        """Whether `name` was drawn."""
-        return (self.folder / FOLDER / NAME).is_file()
-
-    def name(self) -> str:
-        """Return a name that no other folder has. It is drawn once and kept beside the record."""
-        file = self.folder / FOLDER / NAME
-        with _WRITING:
-            if not file.is_file():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_text(file, secrets.token_hex(5) + "\n")
+    def name(self) -> str | None:
+        """Return a name that no other folder has, the same for every machine, once a job was begun: its token."""
+        if (file := self.folder / FOLDER / NAME).is_file():
             return file.read_text(encoding="utf-8").strip()
+        begun = (event["jobs"][0]["token"] for _, event in self._events() if event["event"] == "begin")
+        return next(begun, None)
 
     def begin(self, jobs: Sequence[Job], queue: str, settings: Mapping[str, object], command: str) -> None:
         """Write down jobs that are about to be handed over. They are on the disk when this returns."""
@@ -138,19 +133,25 @@ class Submissions:
     def read(self) -> list[Submitted]:
         """Return the jobs that were handed over or about to be, oldest first. Raises DataError for a damaged record."""
         found: dict[str, Submitted] = {}
+        for number, event in self._events():
+            try:
+                _apply(event, found)
+            except (KeyError, TypeError) as error:
+                raise self._damaged(number, error) from error
+        return list(found.values())
+
+    def _events(self) -> Iterator[tuple[int, Any]]:
         text = self._file.read_text(encoding="utf-8", errors="replace") if self._file.is_file() else ""
         # A kill cut the text after the last line break, or another process is still writing it.
-        lines = text.split("\n")[:-1]
-        for number, line in enumerate(lines, start=1):
-            # An event may have been appended to a line that a kill had cut.
-            whole = line[max(0, line.rfind('{"event"')) :]
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
-                _apply(json.loads(whole), found)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(
-                    f"{self._file}:{number} is not an event of a submission ({error}); move the file away"
-                ) from error
-        return list(found.values())
+                # An event may have been appended to a line that a kill had cut.
+                yield number, json.loads(line[max(0, line.rfind('{"event"')) :])
+            except ValueError as error:
+                raise self._damaged(number, error) from error
+
+    def _damaged(self, number: int, error: Exception) -> DataError:
+        return DataError(f"{self._file}:{number} is not an event of a submission ({error}); move the file away")
 
     def _add(self, event: str, **values: object) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

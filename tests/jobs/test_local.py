@@ -116,8 +116,10 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
         assert ticket.id.startswith("far/")
         look = queue(tmp_path).look([ticket])[ticket.id]
         assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
-        assert look.reason.startswith("it is a process of far: only far knows whether it is alive, and can cancel it")
-        with pytest.raises(UserError, match="job 0 is a process of far, and can only be cancelled there; run .* there"):
+        assert look.reason.startswith(
+            "it is a process of far, and only there it can be seen whether it lives, and be cancelled"
+        )
+        with pytest.raises(UserError, match="job 0 of far: only there .* where far is gone, run python -m nlu.jobs"):
             queue(tmp_path).cancel([ticket])
         assert queue(tmp_path).find([ticket.job]) == [ticket]
 
@@ -127,7 +129,7 @@ def test_a_job_of_a_machine_that_is_gone_counts_as_running_until_it_is_forgotten
     far = replace(job, machine="far other-boot pid:[1]")
     record = Submissions(tmp_path)
     record.begin([far], "local", SETTINGS, "train")
-    with pytest.raises(UserError, match="far was about to start job 0 when that was cut off, and only far knows"):
+    with pytest.raises(UserError, match="far was about to start job 0, and only there it can be seen whether it lives"):
         open_jobs(tmp_path)
     record.submitted([Ticket(far, f"far/{job.token}/12", str(tmp_path / ".submitit" / job.token / "12_0_log.err"))])
     (found,) = open_jobs(tmp_path).values()

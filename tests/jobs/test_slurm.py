@@ -129,7 +129,6 @@ POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates account
     [
         (f"echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\n{POLICY}", "QOSMaxSubmitJobPerUserLimit"),
         (f"echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2\n{POLICY}", "AssocMaxSubmitJobLimit"),
-        (POLICY, "the job violates accounting/QOS policy"),
     ],
 )
 def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, programs, capfd, lines, said):

@@ -160,9 +160,9 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
         said = capfd.readouterr().err
         host = submitted(project / "run")[0].ticket.id.split("/")[0]
         assert "1 job of an earlier command found again" in said and "1 job continues" in said
-        assert f"nlu: run: it is a process of {host}: only {host} knows whether it is alive" in said
+        assert f"nlu: run: it is a process of {host}, and only there it can be seen whether it lives" in said
         assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
-        with pytest.raises(UserError, match="can only be cancelled there"):
+        with pytest.raises(UserError, match="only there it can be seen whether it lives"):
             jobs_main(["run", "--cancel"])
     with pytest.raises(UserError, match="job 0 is running; only one whose submission was cut off, or that another"):
         jobs_main(["run", "--forget", "0"])

@@ -117,7 +117,7 @@ class PaiQueue(Queue):
         if module != MODULE and module not in OUTPUT_OF:
             raise UserError(f"{module} cannot be submitted to PAI; submit one of {', '.join((MODULE, *OUTPUT_OF))}")
         # The name of this folder in the store is drawn when jobs are submitted.
-        runs = self._runs() if self._submissions.has_name() else None
+        runs = self._runs() if self._submissions.name() else None
         mirrors = {job.token: self._mirror(job, runs or "runs/NAME") for job in jobs}
         code = packed()
         problems = problems_of_jobs(jobs, mirrors, code, self._context, mounts_of(settings))

@@ -4,6 +4,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.jobs.queue import Job
+from nlu.jobs.submissions import Submissions
 from tests.launchers.pai.projects import config, git, job, kept_run
 
 HERE = r"hydra\.sweeper\.storage is {0}, which is a file of this machine.*set mirror=oss://"
@@ -65,6 +66,7 @@ def test_a_mirror_that_holds_a_run_is_refused_unless_the_command_resumes(opened,
     with pytest.raises(UserError, match=r"job 0: .*/taken/0 holds a run; set resume=auto"):
         opened().check([job(0, "mirror=oss://bucket/nlu/taken")])
     queue = opened()
+    Submissions(project / "outputs/grid").begin([job(0), job(1)], "pai", {}, "nlu.train")
     kept_run(queue.mirror_of(job(1)), tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"job 1: .* holds a run; set resume=auto to continue it"):
         queue.check([job(0), job(1)])
