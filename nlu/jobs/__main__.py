@@ -154,11 +154,9 @@ def _cancel(rows: "Sequence[Listed]") -> int:
 
     if not (chosen := [row for row in rows if row.is_open]):
         print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
-    # Jobs of other machines, which are refused, come last.
-    for is_certain in (True, False):
-        if own := [row for row in chosen if row.is_certain == is_certain]:
-            cancel(queued((row.folder, row.submitted) for row in own))
-            print(f"cancelled {counted(len(own), 'job')}: {', '.join(str(row.submitted.job.number) for row in own)}")
+        return 0
+    cancel(queued((row.folder, row.submitted) for row in chosen))
+    print(f"cancelled {counted(len(chosen), 'job')}: {', '.join(str(row.submitted.job.number) for row in chosen)}")
     return 0
 
 

@@ -51,8 +51,6 @@ ANSWER_S = 60.0
 LAST_TASK_S = 600
 """seconds that the other tasks of a job have to end after the first one: they may wait for a task that is gone.
 The time is longer than the five minutes after which Slurm counts a node as down and queues its jobs again."""
-ARRAY_MAX = 1001
-"""Slurm's default of MaxArraySize"""
 TOKENS, WORK = "tokens.json", "_submitted.pkl"
 """in the folder of a submission: the tokens of its jobs, in the order of the array; the work of each, after its id"""
 NAMES = {
@@ -73,8 +71,6 @@ _FULL = re.compile(
 )
 """what sbatch says at a limit that ends by itself"""
 _UNKNOWN = "Invalid job id"
-
-
 FORGOTTEN = {"State": "", "NodeList": "", "End": "", "Reason": "Slurm does not know it any more"}
 Info = dict[str, str]
 """What Slurm says of a job. `End` are seconds since 1970 as text, or anything else while it has not ended."""
@@ -188,25 +184,7 @@ class SlurmQueue(Queue):
         self._base = base_folder(self._settings, context.folder)
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
-        """Hand over the jobs, more than one as arrays; see `nlu.jobs.queue.Queue`."""
-        tickets: list[Ticket] = []
-        try:
-            largest = _largest_array() if len(jobs) > 1 else 1
-            for start in range(0, len(jobs), largest):
-                tickets += self._submit(jobs[start : start + largest])
-        except JobRefused as refusal:
-            try:
-                self.cancel(tickets)
-            except OSError as error:
-                ids = ", ".join(ticket.id for ticket in tickets)
-                raise JobRefused(
-                    *refusal.problems,
-                    f"jobs {ids} were taken before, and could not be cancelled ({error}); scancel ends them",
-                ) from refusal
-            raise
-        return tickets
-
-    def _submit(self, jobs: Sequence[Job]) -> list[Ticket]:
+        """Hand over the jobs, several as one array; see `nlu.jobs.queue.Queue`."""
         assert self._work is not None, "this queue was opened to look after jobs"
         executor = self._executor(jobs[0].token)
         write_json(executor.folder / TOKENS, {"tokens": [job.token for job in jobs]})
@@ -222,13 +200,15 @@ class SlurmQueue(Queue):
         if _AWAY.search(said):
             return QueueAway(text)
         if limit := _FULL.search(said):
-            # Jobs that were taken before stay.
             return QueueFull(f"Slurm takes no more jobs now: {limit[0]}")
         shutil.rmtree(folder, ignore_errors=True)
         # Other submissions may have jobs below the same folder.
         with suppress(OSError):
             self._base.rmdir()
-        return JobRefused(f"Slurm refused the jobs: {text}; correct what hydra.launcher sets; sinfo must answer here")
+        remedy = "correct what hydra.launcher sets; sinfo must answer here"
+        if "array" in text:
+            remedy = "hydra.sweeper.max_batch_size=1000 hands over so many jobs of a grid at a time"
+        return JobRefused(f"Slurm refused the jobs: {text}; {remedy}")
 
     def _executor(self, token: str) -> ArrayExecutor:
         settings = {key: value for key, value in self._settings.items() if value is not None}
@@ -329,16 +309,6 @@ def _id(ticket: Ticket) -> str:
             "job with others (trials_per_job), end that by scancel, and begin the search in a new folder"
         )
     return ticket.id
-
-
-def _largest_array() -> int:
-    """Return the largest number of jobs in an array."""
-    try:
-        found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
-    except OSError:
-        # sbatch will fail for the same reason, with a better message.
-        return ARRAY_MAX
-    return max(1, int(found[1]) if found else ARRAY_MAX)
 
 
 def _squeue(ids: Sequence[str]) -> dict[str, Info]:

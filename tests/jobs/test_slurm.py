@@ -59,14 +59,18 @@ def test_without_slurms_commands_a_job_is_refused_with_the_remedy(tmp_path, monk
         queue(tmp_path).submit(jobs(tmp_path, 1))
 
 
-def test_a_refusal_is_reported_even_if_earlier_jobs_cannot_be_cancelled(tmp_path, programs):
-    programs(
-        scontrol="echo 'MaxArraySize = 1'", scancel="echo 'Unable to contact slurm controller' >&2; exit 1",
-        sbatch=f"[ -e count ] && {{ echo 'sbatch: error: no such partition' >&2; exit 1; }}; {COUNTS}",
-    )  # fmt: skip
-    said = "Slurm refused the jobs: no such partition; .*\njobs 57 were taken before, and could not be cancelled"
-    with pytest.raises(JobRefused, match=said):
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Batch job submission failed: Invalid partition", "correct what hydra.launcher sets"),
+        ("Batch job submission failed: Invalid job array specification", "hydra.sweeper.max_batch_size=1000"),
+    ],
+)
+def test_jobs_that_slurm_refuses_leave_nothing_and_the_remedy_is_named(tmp_path, programs, said, remedy):
+    programs(sbatch=f"echo 'sbatch: error: {said}' >&2; exit 1")
+    with pytest.raises(JobRefused, match=f"Slurm refused the jobs: {said}; {remedy}"):
         queue(tmp_path).submit(jobs(tmp_path, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
 
 
 @pytest.mark.parametrize(
@@ -131,18 +135,13 @@ POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates account
         (f"echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2\n{POLICY}", "AssocMaxSubmitJobLimit"),
     ],
 )
-def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, programs, capfd, lines, said):
-    folder = programs(
-        scontrol="echo 'MaxArraySize = 1'", sbatch=f"[ -e count ] || {{ {COUNTS}; exit 0; }}\n{lines}\nexit 1"
-    )
-    full = queue(tmp_path)
+def test_a_temporary_limit_refuses_no_job(tmp_path, programs, capfd, lines, said):
+    programs(sbatch=f"{lines}\nexit 1")
     with pytest.raises(QueueFull, match=f"Slurm takes no more jobs now: {said}"):
-        full.submit(jobs(tmp_path, 2))
-    assert not (folder / "scancel.said").exists(), "nothing was cancelled"
+        queue(tmp_path).submit(jobs(tmp_path, 2))
     # It is asked for again and again, and the search says once that trials wait.
     assert "sbatch: error" not in capfd.readouterr().err
-    first, second = full.find(jobs(tmp_path, 2))
-    assert first is not None and first.id == "57" and second is None
+    assert queue(tmp_path).find(jobs(tmp_path, 2)) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_a_controller_that_is_away_refuses_no_job(tmp_path, programs, said):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_job_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, programs, monkeypatch, count):
-    folder = programs(scontrol="", sbatch=f"env > inherited; echo 'sbatch: warning: job 99 is old' >&2; {COUNTS}")
+    folder = programs(sbatch=f"env > inherited; echo 'sbatch: warning: job 99 is old' >&2; {COUNTS}")
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR", "SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"):
         monkeypatch.setenv(name, "7")
     tickets = queue(tmp_path).submit(jobs(tmp_path, count))
@@ -170,14 +169,12 @@ def test_a_job_submitted_from_within_another_inherits_what_the_user_set_only(tmp
     assert not names & {"SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR"}
 
 
-def test_a_grid_is_cut_into_arrays_that_slurm_takes(tmp_path, programs):
-    folder = programs(scontrol="echo 'MaxArraySize            = 3'")
-    tickets = queue(tmp_path).submit(jobs(tmp_path, 7))
-    assert [ticket.id for ticket in tickets] == ["57_0", "57_1", "57_2", "58_0", "58_1", "58_2", "59"]
-    assert [ticket.job.number for ticket in tickets] == list(range(7))
-    assert [line for line in (folder / "scripts").read_text().splitlines() if "--array" in line] == [
-        "#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3",
-    ]  # fmt: skip
+def test_a_grid_is_one_array_and_another_command_finds_its_jobs(tmp_path, programs):
+    folder = programs()
+    tickets = queue(tmp_path, array_parallelism=2).submit(jobs(tmp_path, 3))
+    assert [(one.id, one.job.number) for one in tickets] == [("57_0", 0), ("57_1", 1), ("57_2", 2)]
+    assert "#SBATCH --array=0-2%2" in (folder / "scripts").read_text().splitlines()
+    assert queue(tmp_path).find([*jobs(tmp_path, 4)[2:], *jobs(tmp_path, 1)]) == [tickets[2], None, tickets[0]]
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,6 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
         said = capfd.readouterr().err
         host = submitted(project / "run")[0].ticket.id.split("/")[0]
         assert "1 job of an earlier command found again" in said and "1 job continues" in said
-        assert f"nlu: run: it is a process of {host}, and only there it can be seen whether it lives" in said
         assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
         with pytest.raises(UserError, match="only there it can be seen whether it lives"):
             jobs_main(["run", "--cancel"])
@@ -196,6 +195,14 @@ def test_a_job_whose_former_one_is_over_takes_its_mirror_and_no_other_does(proje
 def grid(project: Path, *overrides: str, status: int = 0) -> str:
     own = (*sets(project), *SMALL, "seed=1,2", LOCAL, f"hydra.sweep.dir={project}/grid")
     return run("--multirun", *own, *overrides, status=status, env={"PYTHONPATH": os.environ["PYTHONPATH"]})
+
+
+@pytest.mark.thorough
+def test_each_job_has_the_folder_that_its_own_values_name(project):
+    grid(project, "hydra.sweep.subdir=x-${seed}")
+    assert sorted(path.parent.name for path in (project / "grid").glob("*/result.json")) == ["x-1", "x-2"]
+    command(*sets(project), *SMALL, "seed=7", LOCAL, "hydra.run.dir=r-${seed}")
+    assert (project / "r-7/result.json").is_file()
 
 
 def rows(folder: Path) -> int:

@@ -26,6 +26,7 @@ from nlu.jobs.queue import (
     Job,
     JobRefused,
     JobState,
+    Look,
     QueueContext,
     QueuedJob,
     Ticket,
@@ -136,18 +137,11 @@ class Launch:
         return [self._returned(job.ticket, found[job.ticket.job.token]) for job in jobs]
 
     def _count_open(self, jobs: Sequence[QueuedJob]) -> int:
-        """Return how many of the jobs have not ended, where those of this command count as open.
-
-        Prints which jobs only another machine can tell about.
-        """
-        open_jobs = len(jobs)
+        """Return how many of the jobs have not ended, as far as is known; those of this command count."""
+        looks: Mapping[str, Look] = {}
         with contextlib.suppress(OSError):
             looks = look_at(job for job in jobs if job.queue is not self.queue)
-            open_jobs -= sum(look.state.is_final for look in looks.values())
-            for job in jobs:
-                if (look := looks.get(job.ticket.job.token)) is not None and not look.is_certain:
-                    print(f"nlu: {self._name(job.ticket.job)}: {look.reason}", file=sys.stderr)
-        return open_jobs
+        return len(jobs) - sum(look.state.is_final for look in looks.values())
 
     def _name(self, job: Job) -> str:
         return "run" if self.is_single else job_name(job.number, job.overrides, self.swept)
