@@ -108,7 +108,7 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
     return rows
 
 
-def open_jobs(folder: Path) -> dict[int, Submitted]:
+def open_jobs(folder: Path) -> dict[int, Listed]:
     """Return the jobs of a folder that have not ended, by number: the newest submission of each.
 
     A job whose submission was cut off is looked for by its token. Each queue is asked once. Raises OSError if a queue
@@ -116,7 +116,7 @@ def open_jobs(folder: Path) -> dict[int, Submitted]:
     """
     record = Submissions(folder)
     recover(record)
-    return {row.submitted.job.number: row.submitted for row in listed(latest([record])) if row.is_open}
+    return {row.submitted.job.number: row for row in listed(latest([record])) if row.is_open}
 
 
 def recover(record: Submissions) -> None:

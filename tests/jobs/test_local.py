@@ -133,9 +133,8 @@ def test_a_job_of_a_machine_that_is_gone_counts_as_running_until_it_is_forgotten
         open_jobs(tmp_path)
     record.submitted([Ticket(far, f"far/{job.token}/12", str(tmp_path / ".submitit" / job.token / "12_0_log.err"))])
     (found,) = open_jobs(tmp_path).values()
-    look = queue(tmp_path).look([found.ticket])[found.ticket.id]
-    assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
-    assert look.reason.endswith(f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 0")
+    assert (found.state, found.node, found.is_certain) == (JobState.RUNNING, "far", False)
+    assert found.reason.endswith(f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 0")
     assert jobs_main([str(tmp_path), "--forget", "0"]) == 0 and open_jobs(tmp_path) == {}
 
 

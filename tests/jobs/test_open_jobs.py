@@ -30,7 +30,7 @@ def test_open_jobs_are_found_also_those_whose_submission_was_cut_off(tmp_path: P
     known, cut, ended = queue.submit(jobs[:3])
     record.submitted([known, ended])
     queue.cancel([ended])
-    found = open_jobs(tmp_path)
+    found = {number: row.submitted for number, row in open_jobs(tmp_path).items()}
     assert [one.ticket for one in found.values()] == [known, cut] and list(found) == [0, 1]
     assert found[1].job.variable("CUDA_VISIBLE_DEVICES") == "1,GPU-2" and found[1].job.variable("OMP") is None
     assert [one.job.number for one in Submissions(tmp_path).read()] == [0, 1, 2], "the fourth was never submitted"

@@ -94,6 +94,26 @@ def test_a_search_started_again_knows_the_gpus_of_jobs_that_run_and_ends_those_j
     assert not [pid for number in range(3) for pid, _, _ in jobs(number) if Path(f"/proc/{pid}").exists()], said
 
 
+def test_a_job_that_only_another_machine_knows_is_named_with_the_way_out(tmp_path):
+    folder, arguments = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=1", "step_s=600", *LOCAL)
+    process = start(folder, *arguments)
+    wait_until(lambda: (folder / "0" / "runs.txt").exists())
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (job,) = Submissions(folder).read()
+    os.kill(int((folder / "0" / "runs.txt").read_text().split()[0]), signal.SIGKILL)
+    record = folder / ".submitted" / "jobs.jsonl"
+    host, *_ = job.ticket.id.split("/")
+    text = record.read_text().replace(job.job.machine, "elsewhere another boot")
+    record.write_text(text.replace(f'"{host}/', '"elsewhere/'))
+    process = start(folder, *arguments)
+    wait_until(lambda: "goes on" in (folder / "sweep.log").read_text())
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert "its job goes on (local elsewhere/" in said and "is gone, run python -m nlu.jobs s --forget 0" in said
+    assert "can only be cancelled there" in said and process.returncode == 75
+
+
 @pytest.mark.thorough
 def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path, unbroken):
     folder = tmp_path / "s"

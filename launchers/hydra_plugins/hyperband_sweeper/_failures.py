@@ -8,7 +8,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,7 +245,11 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     deadline_s = time.monotonic() + WAIT_S
     while left and time.monotonic() < deadline_s:
         # Repeated, since a job may be about to start.
-        with suppress(UserError, OSError):
+        try:
             cancel_jobs(folder, left)
+        except UserError as error:
+            # Jobs that only another machine can end. Those of this one have ended.
+            board.say(str(error))
+            return
         if (last := slots.next_ended(AGAIN_S)) is not None:
             left.discard(last.number)

@@ -103,13 +103,16 @@ class Search:
 
     def _attach(self, trials: Sequence[FrozenTrial]) -> None:
         """Follow the jobs of an earlier command that still run or wait; only their trials need no new ones."""
-        for number, job in self.plan.slots.open_jobs(self.board.say).items():
+        for number, found in self.plan.slots.open_jobs(self.board.say).items():
             if number >= len(trials) or trials[number].state in FINISHED:
                 continue
             attempt, launch = (trials[number].user_attrs.get(name, 0) for name in (ATTEMPT, LAUNCHES))
             self.running[number] = Running(self.plan.folder / str(number), trials[number], attempt, launch)
             self.waiting = [other for other in self.waiting if other != number]
-            self.board.say(f"trial {number}: its job goes on ({job.queue} {job.ticket.id if job.ticket else ''})")
+            job, doubt = found.submitted, "" if found.is_certain else f"; {found.reason}"
+            self.board.say(
+                f"trial {number}: its job goes on ({job.queue} {job.ticket.id if job.ticket else ''}){doubt}"
+            )
             self.plan.slots.attach(number, launch, job)
 
     def _end_jobs(self) -> None:

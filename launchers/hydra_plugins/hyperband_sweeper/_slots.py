@@ -27,7 +27,7 @@ from nlu.config.errors import UserError
 from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.config.words import counted
 from nlu.jobs import waiting
-from nlu.jobs.listing import open_jobs
+from nlu.jobs.listing import Listed, open_jobs
 from nlu.jobs.queue import JobRefused
 from nlu.jobs.submissions import Submitted
 from nlu.runs.provenance import usable_cores
@@ -214,7 +214,7 @@ class Slots:
         own = [*overrides, *self._share_of_machine(number, need)]
         self._run(number, launch, lambda launcher: launcher.launch([own], initial_job_idx=number))
 
-    def open_jobs(self, say: Callable[[str], None]) -> dict[int, Submitted]:
+    def open_jobs(self, say: Callable[[str], None]) -> dict[int, Listed]:
         """Return the jobs of trials that an earlier command submitted and that have not ended, by trial.
 
         Waits while their queue does not answer; `say` then gets the reason.
