@@ -15,7 +15,8 @@ from pathlib import Path
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.runs.mirrored import KEY, OUTBOX, RESULT, Note, Version, bring, has_begun, require_own_run, versions
+from nlu.runs.freeing import RESULT
+from nlu.runs.mirrored import KEY, OUTBOX, TRIES, Note, Version, bring, has_begun, require_own_run, versions
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import (
     FOLDER,
@@ -40,8 +41,6 @@ EXIT_WAIT_S = 1800.0
 FAILED_WAIT_S = 60.0
 """the same for a run that failed"""
 GIVE_UP_S = 5.0
-TRIES = 5
-"""to read or take a mirror that changes meanwhile"""
 
 
 @dataclass(frozen=True)
@@ -93,17 +92,8 @@ class Mirror:
             raise MirrorUnavailable(f"{error}; or leave out {KEY}={self.store.shown}") from error
 
     def _open(self, may_hold_a_run: bool, take: bool) -> None:
-        writers = set()
-        for _ in range(TRIES):
-            there = self._pointers.newest()
-            self._require_fit(there, may_hold_a_run)
-            writers.add(there and there.writer.get("id"))
-            # Not from a process that has the mirror since a moment ago, which the user has not seen.
-            if self._pointers.take(there, force=take and len(writers) == 1):
-                break
-        else:
-            raise Unreachable(f"{self.store.shown} changes faster than it can be taken; try again later")
         try:
+            there = self._taken(may_hold_a_run, take)
             remove(self._outbox)
             # Otherwise the folder is at or ahead of the mirror, and fetching would drop what was not sent.
             if there is not None and there.files and there.save not in self._note.saves:
@@ -117,6 +107,18 @@ class Mirror:
             self._release()
             raise
         self._thread.start()
+
+    def _taken(self, may_hold_a_run: bool, take: bool) -> Pointer | None:
+        """Take the mirror; returns what it held."""
+        writers = set()
+        for _ in range(TRIES):
+            there = self._pointers.newest()
+            self._require_fit(there, may_hold_a_run)
+            writers.add(there and there.writer.get("id"))
+            # Not from a process that has the mirror since a moment ago, which the user has not seen.
+            if self._pointers.take(there, force=take and len(writers) == 1):
+                return there
+        raise Unreachable(f"{self.store.shown} changes faster than it can be taken; try again later")
 
     def _require_fit(self, there: Pointer | None, may_hold_a_run: bool) -> None:
         """Raise UserError before the mirror is taken, so that it leaves no trace there."""

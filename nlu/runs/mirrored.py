@@ -1,4 +1,4 @@
-"""The files of a run folder that its mirror keeps: linked as they are at a save, and put into a folder again."""
+"""The files of a run folder that its mirror keeps: linked as they are at a save, put into a folder again, and freed."""
 
 import hashlib
 import logging
@@ -11,17 +11,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.runs.takeover import CHECKPOINTS
+from nlu.runs.freeing import BEST, CHECKPOINTS
 from nlu.storage.files import inside, read_json, sync_file, sync_folder, write_json
 from nlu.storage.objects import ObjectStore
-from nlu.storage.pointer import Pointers, Stored, fetch
+from nlu.storage.pointer import Pointers, Stored, TakenOver, fetch
 from nlu.storage.refusals import Unreachable
 from nlu.storage.settle import MARKER, find_whole, is_whole, remove
 
 log = logging.getLogger(__name__)
 
-RESULT = "result.json"
-"""of a finished run"""
 NOTE, OUTBOX = ".mirror.json", ".mirror"
 """in the folder: the note about its mirror, and links to files to be sent, which preserve their content"""
 LEFT_OUT = (".lock", ".sweep.lock", ".jobs", ".taken", NOTE, OUTBOX, ".*.tmp", ".submitted", ".submitit", "__pycache__")
@@ -30,7 +28,7 @@ BEGUN = ("config.yaml", "search.json")
 """files that make a folder that of a run or search"""
 KEY = "mirror"
 TRIES = 5
-"""to read a mirror that changes meanwhile"""
+"""to read or take a mirror that changes meanwhile"""
 PART_BYTES = 1 << 20
 
 
@@ -218,3 +216,32 @@ def read_mirrored(url: str, place: str) -> bytes:
     if there is None or place not in there.files:
         raise FileNotFoundError(f"{store.shown}/{place}")
     return store.get(there.files[place].key)
+
+
+def free_mirror(url: str, *, keeps_best: bool) -> bool:
+    """Remove the checkpoints of a run that is never continued, except the best ones with `keeps_best`.
+
+    Returns False, without a change, if another process writes to the mirror or did not release it. It can be repeated
+    after a kill. Raises Unreachable if the service does not respond.
+    """
+    pointers = Pointers(ObjectStore(url, KEY))
+    if (there := pointers.newest()) is None:
+        return True
+    kept = {place: file for place, file in there.files.items() if _stays(place, keeps_best)}
+    if kept == there.files and not there.gone:
+        return True
+    try:
+        if not pointers.take(there):
+            return False
+        # Only what the newest pointer names counts, so it comes before the deletions, with the keys that they are of.
+        gone = there.keys - {file.key for file in kept.values()}
+        pointers.put(files=kept, gone=(*there.gone, *gone), released=True)
+        pointers.clean(there)
+    except TakenOver:
+        return False
+    return True
+
+
+def _stays(place: str, keeps_best: bool) -> bool:
+    folders = place.split("/")[:-1]
+    return CHECKPOINTS not in folders or (keeps_best and any(map(BEST.fullmatch, folders)))

@@ -117,8 +117,6 @@ class Pointers:
             self._store.prove_conditional_put(PROOF)
         elif not (force or seen.released or may_follow(self.writer, seen.writer)):
             raise self._refusal(seen.writer)
-        if seen is not None and seen.number == 0:
-            self._end_former()
         self.last = seen
         try:
             self.put(save=seen and seen.save, released=False)
@@ -170,8 +168,8 @@ class Pointers:
             self._store.delete(key)
 
     def release(self) -> None:
-        """Let the next process continue without being told to take the folder."""
-        if self.last is not None and not self.last.released:
+        """Let the next process continue without being told to take the folder, if this one has it."""
+        if self.last is not None and self.last.writer == self.writer and not self.last.released:
             self.put(released=True)
 
     def _highest(self) -> int:
@@ -202,12 +200,6 @@ class Pointers:
         """Return what the newest record of the version before says, as a pointer with number 0."""
         number = max(map(_number, self._store.list(FORMER)), default=0)
         return self._parsed(_key(number, FORMER), _from_record) if number else None
-
-    def _end_former(self) -> None:
-        """Keep a process of the version before out, by a claim of its kind."""
-        number = max(map(_number, self._store.list(FORMER)), default=0) + 1
-        claim = {"id": uuid.uuid4().hex, "kind": "claim", "claim": number, "holder": self.writer, "content": {}}
-        self._store.put_new(_key(number, FORMER), json.dumps(claim).encode())
 
 
 def fetch(store: ObjectStore, files: Mapping[Path, Stored]) -> None:

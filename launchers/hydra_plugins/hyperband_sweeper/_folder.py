@@ -12,8 +12,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
+from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
-from nlu.runs.mirrored import RESULT, bring_back
+from nlu.runs.mirrored import bring_back
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.sweeps.storage import HELD, held_search

@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError
 from nlu.runs.freeing import free
-from nlu.runs.mirror_freeing import free_mirror
+from nlu.runs.mirrored import free_mirror
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import Locked
 from nlu.storage.refusals import Unreachable
