@@ -16,6 +16,7 @@ from pathlib import Path
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.runs.freeing import RESULT
+from nlu.runs.logs import record_end
 from nlu.runs.mirrored import KEY, OUTBOX, TRIES, Note, Version, bring, has_begun, require_own_run, versions
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import (
@@ -291,4 +292,9 @@ def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
             if was_stopped:
                 log.warning("%s", left)
         raise
-    mirror.close()
+    try:
+        mirror.close()
+    except UserError as error:
+        # After the last word of the run itself.
+        record_end(mirror._folder, error)
+        raise

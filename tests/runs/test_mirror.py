@@ -1,6 +1,7 @@
 """A run kept in an object store: its objects of any instant continue, to the same bytes, from an empty disk."""
 
 import json
+import re
 import shutil
 import signal
 import threading
@@ -16,6 +17,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.runs import mirror as mirrors
+from nlu.runs.logs import end_of
 from nlu.runs.mirror import Mirror
 from nlu.runs.mirrored import bring_back, versions
 from nlu.storage.objects import ObjectStore
@@ -242,6 +244,27 @@ def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends
     assert objects(url)["result.json"] == (tmp_path / "here/result.json").read_bytes()
 
 
+def test_why_a_run_failed_is_in_its_mirror_and_why_the_mirror_is_not_complete_in_its_log(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="above trainer.max_loss"):
+        run(tmp_path / "here", "trainer.max_loss=1e-9")
+    bring_back(url, tmp_path / "there")
+    assert "above trainer.max_loss" in reason_of(tmp_path / "there") == reason_of(tmp_path / "here")
+    monkeypatch.setattr(mirrors, "PAUSE_S", 0.01)
+    monkeypatch.setattr(mirrors, "GIVE_UP_S", 1.0)
+    monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
+    monkeypatch.setattr(Mirror, "_send", _never)
+    with pytest.raises(mirrors.MirrorUnavailable, match="did not accept it"):
+        run(tmp_path / "other", f"mirror={url}-other", "trainer.stop_after=2st", kept=False)
+    assert "with resume=auto sends the rest" in reason_of(tmp_path / "other")
+
+
+def reason_of(run_dir: Path) -> str:
+    end = end_of(run_dir)
+    return end.reason if end else ""
+
+
 def _never(self: Mirror, snapshot: object) -> None:
     raise mirrors.Unreachable("no answer")
 
@@ -301,6 +324,7 @@ def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
     with pytest.raises(TakenOver, match=r"is written by process \d+ on .*add --take"):
         run(tmp_path / "here")
     assert "result.json" not in named(url) and not (tmp_path / "here/result.json").exists()
+    assert re.search(r"is written by process \d+ on .*add --take", reason_of(tmp_path / "here"))
 
 
 def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(

@@ -230,6 +230,24 @@ def test_a_rank_that_is_killed_is_the_reason_of_its_run(tmp_path: Path, rank: in
     )
 
 
+@pytest.mark.thorough
+def test_a_run_whose_workers_are_ended_at_a_second_interrupt_says_that_it_continues(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # Each step takes a second, so that the second signal comes before the end of the first one's step.
+    slow = ("method._target_=tests.slurm.slow.Slow", "trusted_packages=[tests]", "trainer.save_interval=1st")
+    options = (*OPTIONS[:-1], *sets(tmp_path), *slow, "resume=auto", "trainer.devices=2", f"hydra.run.dir={run}")
+    environment = {**SAME_THREADS, "NLU_TEST_STEP_S": "3"}
+    started = [sys.executable, "-m", "nlu.train", *options]
+    with subprocess.Popen(started, cwd=REPOSITORY, env=environment, stderr=subprocess.DEVNULL) as process:
+        until(lambda: (run / "checkpoints/last/COMPLETE").exists())
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert_ended(run, run, "stopped", rf"interrupted; {CONTINUES}")
+
+
 def until(holds: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 120
     while not holds():
