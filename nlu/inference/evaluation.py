@@ -323,9 +323,9 @@ def changed_versions(start: Mapping[str, Any]) -> list[str]:
 
 
 def changed_commit(start: Mapping[str, Any]) -> list[str]:
-    """Return a sentence if the commit, or the changes to it, differ from those that a run recorded when it started."""
+    """Return a sentence if the commit differs from the one that a run recorded when it started, or has changes."""
     there, here = start.get("git") or {}, describe_code()["git"] or {}
     # A commit may be absent on both sides, such as for an installed package; then only the versions can tell.
-    if there.get("commit") == here.get("commit") and there.get("diff") == here.get("diff"):
+    if there.get("commit") == here.get("commit") and not (there.get("dirty") or here.get("dirty")):
         return []
-    return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with other changes to it"]
+    return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with uncommitted changes"]

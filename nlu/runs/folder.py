@@ -15,8 +15,9 @@ from nlu.config.redaction import without_secrets
 from nlu.config.schema import flat, has_effect, num_repeats
 from nlu.config.words import listed
 from nlu.runs.checkpoint import TAKEN, find_last
+from nlu.runs.freeing import LOCK
 from nlu.runs.mirrored import NOTE, OUTBOX
-from nlu.runs.takeover import LOCK, make_own, take, taken_from
+from nlu.runs.takeover import make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.settle import remove

@@ -23,36 +23,27 @@ from typing import Any
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from nlu.config.redaction import command_text, hide_keys, hide_setting, is_secret_file
+from nlu.config.redaction import command_text, hide_setting, is_secret_file
 from nlu.storage.files import write_bytes, write_json, write_text
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
-MAX_DIFF_BYTES = 200_000
 MAX_FILE_BYTES = 1_000_000
 MAX_TEXT_BYTES = 100_000
 GIT_TIMEOUT_S = 20
 SNAPSHOT_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".cfg", ".toml", ".md"})
 SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
 """packed only up to MAX_TEXT_BYTES; larger ones are data"""
-CHECKOUT_FILES = ("setup.cfg", "Makefile", "README.md")
 RUN_FOLDER_FILE = "provenance.json"
 DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|take|dry_run)")
 
 
-def write_provenance(
-    run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int,
-    parameters: Mapping[str, int] | None = None,
-) -> Path:  # fmt: skip
+def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int) -> None:
     """Append this start to `provenance.json`, which is `{"starts": [first start, each resume, ...]}`.
 
-    `parameters`: how many the model has, by `all` and `trained`.
     Earlier entries are not changed. Raises DataError if the file exists but has another form.
     """
-    path = run_dir / RUN_FOLDER_FILE
-    model = {} if parameters is None else {"parameters": dict(parameters)}
-    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size) | model]
-    write_json(path, {"starts": starts})
-    return path
+    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size)]
+    write_json(run_dir / RUN_FOLDER_FILE, {"starts": starts})
 
 
 def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
@@ -68,7 +59,7 @@ def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
 
 
 def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
-    """Pack the running code into `code.zip`: nlu, its conf, trusted packages, and a few files of the checkout.
+    """Pack the running code into `code.zip`: nlu, its conf and trusted packages.
 
     The same code gives the same bytes. An earlier snapshot is kept, and different code is packed as `code-2.zip`, ....
     Only small source and configuration files are packed, without links, hidden folders, run folders and files with
@@ -192,7 +183,7 @@ def cpu_model() -> str:
 
 
 def _describe_checkout(package: Path) -> dict[str, object] | None:
-    """Return commit and changes of the checkout that contains the package, None if it is not in a checkout.
+    """Return the commit of the checkout that contains the package, and whether it was changed; None without one.
 
     A package installed in a folder that a checkout ignores does not belong to that checkout.
     """
@@ -202,21 +193,7 @@ def _describe_checkout(package: Path) -> dict[str, object] | None:
     checkout = Path(top.strip())
     status = _git(checkout, "status", "--porcelain") or ""
     commit = _git(checkout, "rev-parse", "--verify", "--quiet", "HEAD")
-    described = {"commit": commit and commit.strip(), "dirty": bool(status.strip())}
-    return described | (_describe_diff(checkout) if commit else {"diff": None, "diff_cut": False})
-
-
-def _describe_diff(checkout: Path) -> dict[str, object]:
-    # Settings of the user could run other programs for a diff, or hide a part of it.
-    plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
-    changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
-    secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
-    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret) or ""
-    content = diff.encode(errors="replace")
-    if is_cut := len(content) > MAX_DIFF_BYTES:
-        # Half a key would not be recognized as a secret, so a diff is cut between two lines.
-        diff = content[: content.rfind(b"\n", 0, MAX_DIFF_BYTES) + 1].decode()
-    return {"diff": hide_keys(diff), "diff_cut": is_cut}
+    return {"commit": commit and commit.strip(), "dirty": bool(status.strip())}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -245,9 +222,6 @@ def _snapshot_sources(run_dir: Path, trusted_packages: Sequence[str]) -> Iterato
     # The folder of an installed package contains other projects.
     if checkout.name not in ("site-packages", "dist-packages"):
         yield from _code_files(checkout / "conf", "conf", run_dir)
-        for name in CHECKOUT_FILES:
-            if _is_small(checkout / name, MAX_FILE_BYTES):
-                yield name, checkout / name
     for trusted in trusted_packages:
         for folder in _locate(trusted):
             name = trusted.replace(".", "/")

@@ -14,6 +14,7 @@ from pathlib import Path
 from nlu.config.addresses import is_object
 from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
+from nlu.runs.freeing import CHECKPOINTS, LOCK
 from nlu.runs.predictions import FOLDER
 from nlu.storage.copies import complete, records_of
 from nlu.storage.files import read_json, replacing, sync_folder, write_json
@@ -21,9 +22,6 @@ from nlu.storage.locks import is_locked
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
 from nlu.storage.temporary import Pauses
 
-LOCK = ".lock"
-"""in a run folder; held by the process that writes to it"""
-CHECKPOINTS = "checkpoints"
 AGAIN_S = Pauses(0.25, 1.0, 4)
 """before a state is read again, since a run saves its best weights and its state one after another"""
 

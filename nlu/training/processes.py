@@ -33,7 +33,7 @@ from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
-from nlu.runs.takeover import LOCK
+from nlu.runs.freeing import LOCK
 from nlu.storage.locks import is_locked
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import how_to_continue, run_experiment

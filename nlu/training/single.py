@@ -1,7 +1,7 @@
 """One run in one folder, on this rank: from its validated configuration to result.json."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -205,7 +205,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
             stepper.own.parameters() if stepper.own else (),
         )
     )
-    write_command(run_dir, config, overrides, ranks, {"all": everything, "trained": trained})
+    write_command(run_dir, config, overrides, ranks)
     write_json(run_dir / "data.json", facts)
     terms = run.stepper.weights
     of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
@@ -244,14 +244,9 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         log.warning("%s", slow)
 
 
-def write_command(
-    run_dir: Path, config: Run, overrides: list[str], ranks: Ranks, parameters: Mapping[str, int] | None = None
-) -> None:
+def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:
     """Write everything that is needed to run the same again: overrides, provenance.json, code.zip."""
     write_overrides(run_dir, overrides)
     devices = [torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"]
-    write_provenance(
-        run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size,
-        parameters=parameters,
-    )  # fmt: skip
+    write_provenance(run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size)
     snapshot_code(run_dir, config.own_packages)

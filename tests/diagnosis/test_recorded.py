@@ -18,7 +18,7 @@ from tests.reports.folders import begin_run, end_run, evaluate
 
 APPROVED = Path(__file__).parent / "approved"
 MACHINE = {"device": "cpu", "torch": "2.1", "threads": 3, "cpu": "avx2"}
-HERE = {"versions": {"python": "3.11", "torch": "2.1", "numpy": "2.0"}, "git": {"commit": "abc", "diff": ""}}
+HERE = {"versions": {"python": "3.11", "torch": "2.1", "numpy": "2.0"}, "git": {"commit": "abc", "dirty": False}}
 START = {**HERE, "devices": ["cpu"], "world_size": 1, "cpu": "one"}
 
 
@@ -88,7 +88,7 @@ def test_versions_and_starts_equal_the_recorded_ones(starts: list[Any], lines: l
 @pytest.mark.parametrize("changed", [{}, {"nlu/a.py": "changed"}])
 def test_changed_modules_are_named_with_the_commit(monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]) -> None:
     Path("run").mkdir()
-    start = {**START, "git": {"commit": "b", "diff": ""}}
+    start = {**START, "git": {"commit": "b", "dirty": False}}
     Path("run/provenance.json").write_text(json.dumps({"starts": [start]}))
     monkeypatch.setattr(recorded, "code_changes", lambda *_: {Path("run/code.zip"): changed})
     said = told(recorded.code(Path("run"), []))

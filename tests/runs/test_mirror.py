@@ -244,7 +244,7 @@ def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends
     assert objects(url)["result.json"] == (tmp_path / "here/result.json").read_bytes()
 
 
-def test_why_a_run_failed_is_in_its_mirror_and_why_the_mirror_is_not_complete_in_its_log(
+def test_the_mirror_has_the_reason_of_a_run_and_the_log_that_of_its_mirror(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="above trainer.max_loss"):
