@@ -97,6 +97,8 @@ hydra.launcher.cpus_per_task -> hydra.launcher.cpus | a key of hydra/launcher=sl
 hydra.launcher.mem_gb -> hydra.launcher.memory_gb | a key of hydra/launcher=slurm; jobs of local may use all memory
 hydra.launcher.comment hydra.launcher.gres -> 'hydra.launcher.additional_parameters={NAME: VALUE}' | options of sbatch
 hydra.launcher.trials_per_job -> 'hydra.launcher.additional_parameters={gres: "shard:1"}' | small jobs, that share a GPU
+hydra.launcher.modules -> 'hydra.launcher.setup=[". /etc/profile", "module load NAME"]' | lines of shell
+hydra.launcher.container hydra.launcher.container_mounts -> 'hydra.launcher.srun_args=["--container-image=IMAGE"]'
 hydra.launcher.nodes hydra.launcher.tasks_per_node -> hydra/launcher=slurm | a job of local is one process here
 hydra.launcher.stderr_to_stdout -> - | standard output and standard error of a job are two files
 hydra.launcher.wait -> hydra/launcher=local | or slurm, pai; launchers of other packages wait for their jobs

@@ -59,8 +59,6 @@ NAMES = {
     "tasks_per_node": "ntasks_per_node", "signal_delay_s": "signal_delay_s", "array_parallelism": "array_parallelism",
 }  # fmt: skip
 """the keys of hydra.launcher that are parameters of submitit, with their names there"""
-LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
-"""The shell of a job may lack the command, since only login shells read /etc/profile by themselves."""
 _AWAY = re.compile(
     r"[Uu]nable to contact|[Ss]ocket timed out|[Cc]onnect(ion)? failure|Connection (refused|reset|timed out)|"
     r"Zero Bytes|in standby|not connected|[Mm]essage (receive|send) failure|Protocol authentication error"
@@ -227,23 +225,12 @@ class SlurmQueue(Queue):
                 f"Slurm is not installed here: {error}; run this where srun and sbatch are on the PATH, or choose "
                 "another hydra/launcher"
             ) from error
-        executor.update_parameters(
-            **given, additional_parameters=additional, setup=self._setup(), srun_args=self._srun_arguments()
-        )
+        of_srun = settings.get("srun_args") or []
+        if not any(argument.startswith(("--wait", "-W")) for argument in of_srun):
+            of_srun = [f"--wait={LAST_TASK_S}", *of_srun]
+        setup = settings.get("setup") or []
+        executor.update_parameters(**given, additional_parameters=additional, setup=setup, srun_args=of_srun)
         return executor
-
-    def _setup(self) -> list[str]:
-        modules = self._settings.get("modules") or []
-        loaded = [LOAD_MODULES, *(f"module load {module} || exit 1" for module in modules)] if modules else []
-        return [*loaded, *(self._settings.get("setup") or [])]
-
-    def _srun_arguments(self) -> list[str]:
-        options = {"container": "--container-image", "container_mounts": "--container-mounts"}
-        own = [f"{option}={self._settings[key]}" for key, option in options.items() if self._settings.get(key)]
-        given = self._settings.get("srun_args") or []
-        if not any(argument.startswith(("--wait", "-W")) for argument in given):
-            own.append(f"--wait={LAST_TASK_S}")
-        return [*own, *given]
 
     def _ticket(self, job: Job, id: str, folder: Path) -> Ticket:
         return Ticket(job, id, str(folder / f"{id}_0_log.err"))

@@ -183,7 +183,7 @@ def test_a_grid_is_one_array_and_another_command_finds_its_jobs(tmp_path, progra
         ({}, ["#SBATCH --requeue", f"--wait={slurm.LAST_TASK_S}"], []),
         ({"additional_parameters": {"no-requeue": True}}, ["#SBATCH --no-requeue"], ["#SBATCH --requeue"]),
         ({"srun_args": ["--wait=7", "--mpi=none"]}, ["--wait=7 --mpi=none"], [f"--wait={slurm.LAST_TASK_S}"]),
-        ({"container": "i.sqsh"}, ["--container-image=i.sqsh", f"--wait={slurm.LAST_TASK_S}"], []),
+        ({"srun_args": ["--mpi=none"]}, [f"--wait={slurm.LAST_TASK_S} --mpi=none"], []),
     ],
 )
 def test_a_job_is_requeued_and_its_tasks_end_together_unless_settings_differ(tmp_path, programs, settings, has, lacks):

@@ -38,9 +38,6 @@ class SlurmLauncherConf:
     signal_delay_s: int = 120
     max_num_timeout: int = 100
     array_parallelism: int = 256
-    container: str | None = None
-    container_mounts: str | None = None
-    modules: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     python: str | None = None
     additional_parameters: dict[str, Any] = field(default_factory=dict)
