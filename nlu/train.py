@@ -102,10 +102,12 @@ def run(composed: DictConfig, run_dir: Path) -> int:
 def keep_reason_of_job(run_dir: Path, error: Exception) -> None:
     """Write why a job of a grid or queue failed before its run began into its folder, where nlu.report finds it."""
     from nlu.config.placement import placement
-    from nlu.runs.folder import has_begun
+    from nlu.runs.folder import LOCK, has_begun
     from nlu.runs.logs import record_end
+    from nlu.storage.locks import is_locked
 
-    if placement().is_first and not has_begun(run_dir):
+    # Another job with this folder may be about to begin its run.
+    if placement().is_first and not has_begun(run_dir) and not is_locked(run_dir / LOCK):
         record_end(run_dir, error)
 
 
