@@ -16,12 +16,8 @@ from nlu.storage.access import Asking, FileInfo
 from nlu.storage.files import read_digest
 from nlu.storage.places import Place
 from nlu.storage.progress import Advance, no_progress
-from nlu.storage.refusals import Changed
-from nlu.storage.temporary import retried
 
 AT_ONCE = 32
-READ_TRIES = 5
-"""of an object that changes while it is read"""
 
 
 class ObjectStore:
@@ -66,18 +62,14 @@ class ObjectStore:
     def get_file(self, key: str, path: Path, advance: Advance = no_progress, *, hashed: bool = False) -> str | None:
         """Download an object to a file, atomically; with `hashed` returns its sha256.
 
-        Raises FileNotFoundError if it does not exist, Changed if it is replaced during each of READ_TRIES downloads.
+        Raises FileNotFoundError if it does not exist, Changed if it is replaced meanwhile.
         """
-
-        def fetch() -> None:
-            # The etag of this answer is required of every part, so all parts are of one version.
-            info = self.stat(key)
-            if info is None:
-                raise FileNotFoundError(f"{self.shown}/{key}")
-            # The file is new on this machine, so it does not get the object's time of modification.
-            parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
-
-        retried(fetch, [0.0] * (READ_TRIES - 1), lambda error: isinstance(error, Changed))
+        # The etag of this answer is required of every part, so all parts are of one version.
+        info = self.stat(key)
+        if info is None:
+            raise FileNotFoundError(f"{self.shown}/{key}")
+        # The file is new on this machine, so it does not get the object's time of modification.
+        parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
         return read_digest(path) if hashed else None
 
     def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
