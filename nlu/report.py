@@ -96,11 +96,11 @@ def table(arguments: Sequence[str]) -> int:
     from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
     from nlu.reports.selecting import selected
     from nlu.reports.show import as_csv, as_json, print_tables, write_joined
-    from nlu.storage.copies import all_records_of
+    from nlu.storage.copies import records_of
 
     if is_object(given.join or ""):
         raise UserError(f"--join is {given.join}; write into a local folder, and copy it by python -m nlu.io cp -r")
-    runs, remarks = _runs_in(all_records_of(given.folders, "DIR"))
+    runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
     tables, left_out = rows_of(selected(runs, given.where), given.metric)
     # Joined for every table: a metric of all held-out rows together is another number than the mean over folds.
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
@@ -160,9 +160,9 @@ def diff(arguments: Sequence[str]) -> int:
         return _diff_config(given)
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
-    from nlu.storage.copies import all_records_of
+    from nlu.storage.copies import records_of
 
-    first, second = all_records_of([given.first, given.second], "RUN")
+    first, second = (records_of(one, "RUN") for one in (given.first, given.second))
     found = difference_of(first, second, 5 if given.examples is None else given.examples)
     if given.json:
         print(difference_as_json(found))
@@ -187,11 +187,11 @@ def _diff_config(given: Namespace) -> int:
 
 def _diff_many(given: Namespace) -> int:
     from nlu.reports.many import differences_as_json, differences_of, print_differences
-    from nlu.storage.copies import all_records_of
+    from nlu.storage.copies import records_of
 
     if given.examples is not None:
         raise UserError(f"--examples is {given.examples}, but flipped rows are shown only for two runs; leave it out")
-    found = differences_of(all_records_of([given.first, given.second, *given.others], "RUN"))
+    found = differences_of([records_of(one, "RUN") for one in (given.first, given.second, *given.others)])
     if given.json:
         print(differences_as_json(found))
     else:

@@ -66,10 +66,10 @@ def main(arguments: Sequence[str]) -> int:
 
     from nlu.reports.columns import labels_of, named_rows_of
     from nlu.reports.runs import find_runs
-    from nlu.storage.copies import all_records_of
+    from nlu.storage.copies import records_of
 
     named = [_named(text) for text in given.folders]
-    folders = all_records_of([reference for _, reference in named], "RUN")
+    folders = [records_of(reference, "RUN") for _, reference in named]
     names = {folder: name for folder, (name, _) in zip(folders, named, strict=True) if name}
     runs, remarks = find_runs(folders)
     begun = [run for run in runs if (run.folder / "valid.tsv").is_file()]

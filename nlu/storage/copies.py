@@ -48,11 +48,6 @@ def records_of(reference: str | Path, what: str) -> Path:
     return folder
 
 
-def all_records_of(references: Sequence[str | Path], what: str) -> list[Path]:
-    """Return `records_of` each reference."""
-    return [records_of(reference, what) for reference in references]
-
-
 def complete(folder: Path) -> Path:
     """Copy all files of a folder, such as a checkpoint, if it is in a copy; returns the folder."""
     for top, store in _copies.items():

@@ -11,21 +11,13 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 JOB_VARIABLE = "NLU_JOB"
 """the environment variable with the job of a launcher whose queue may start it again"""
 
 
-class Identity(TypedDict, total=False):
-    """What identifies a process; see `identity_of`."""
-
-    pid: int
-    machine: str
-    started: str
-
-
-def identity_of(pid: int) -> Identity:
+def identity_of(pid: int) -> dict[str, Any]:
     """Return what identifies a process of this machine; only its number if /proc is unavailable.
 
     `machine` identifies one boot of one machine and one container on it: `BOOT NAMESPACE`.

@@ -327,6 +327,21 @@ def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
     assert re.search(r"is written by process \d+ on .*add --take", reason_of(tmp_path / "here"))
 
 
+def test_a_run_whose_machine_is_gone_continues_with_take_and_not_without(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "whole", kept=False)
+    with killed_in_backward(4):
+        run(tmp_path / "here")
+    gone = overtake(url)
+    gone.writer |= {"host": "elsewhere", "machine": "another"}
+    gone.put()
+    before = objects(url)
+    with pytest.raises(TakenOver, match=r"is written by process \d+ on elsewhere; .*add --take"):
+        run(tmp_path / "there", "resume=auto")
+    assert objects(url) == before and not (tmp_path / "there").exists()
+    run(tmp_path / "there", "resume=auto", "take=true")
+    assert digests(tmp_path / "there") == digests(tmp_path / "whole")
+
+
 def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
