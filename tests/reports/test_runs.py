@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from nlu.config.schema import Trainer
+from nlu.report import main
 from nlu.reports.runs import find_runs, metric_of, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
@@ -142,3 +143,13 @@ def test_an_error_of_a_task_that_nobody_trusts_here_is_better_if_lower(tmp_path)
     config = {"task._target_": "antigravity.Regress", "trainer.major_metric": "mae"}
     assert metric_of(config) == ("mae", True) and metric_of({**config, "trainer.major_metric": "r2"}) == ("r2", False)
     assert "antigravity" not in sys.modules
+
+
+def test_equal_reasons_are_one_line_with_all_their_folders(tmp_path, capsys):
+    stopped = "2026-01-01T00:00:02+0000 STOPPED paused by the search; the search continues it\n"
+    for name, log in (("0", FAILURE), ("1", stopped), ("2", FAILURE), ("3", stopped)):
+        (begin_run(tmp_path / name, optimizer__lr=int(name) + 1) / "log.txt").write_text(log)
+    assert main([str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"failed: {tmp_path}/{{0,2}}: ValueError: boom" in shown
+    assert f"stopped: {tmp_path}/{{1,3}}: paused by the search; the search continues it" in shown
