@@ -18,6 +18,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
+    from nlu.storage.places import Place
     from nlu.storage.transfer import TransferPlan
 
 FLAGS = {
@@ -117,27 +118,18 @@ def cp(given: Namespace) -> None:
     """
     from nlu.storage.places import parse_place
     from nlu.storage.resources import readable
-    from nlu.storage.transfer import plan_copy, run_copies
+    from nlu.storage.transfer import plan_copy
 
     target = parse_place(given.target, "TARGET", writes=True)
     plan = plan_copy(readable(given.source, "SOURCE"), target, recursive=given.recursive)
-    replaced = _replaced(plan)
-    if replaced and not (given.force or given.dry):
-        many = f", as do {len(replaced) - 1:,} other files" if len(replaced) > 1 else ""
-        raise UserError(
-            f"{replaced[0]} exists with another content{many}; nothing was copied; add --force to replace what --dry "
-            "lists, or name another target"
-        )
-    _carry_out(given, plan, lambda: run_copies(plan.copied, target.shown))
-    if replaced and not given.force:
-        print(f"nlu: --force is needed to replace {_counted(len(replaced))}", file=sys.stderr)
+    _carry_out(plan, target, is_dry=given.dry, may_replace=given.force)
 
 
 def sync(given: Namespace) -> None:
     """Make a folder hold what another holds, and replace files that differ. With --delete nothing else."""
     from nlu.storage.places import parse_place, refuse_root
     from nlu.storage.resources import readable
-    from nlu.storage.transfer import existing, plan_copy, remove_all, run_copies
+    from nlu.storage.transfer import existing, plan_copy
 
     target = parse_place(given.target, "TARGET", writes=True)
     # With --delete, a mistyped target would remove everything in a bucket or on a disk.
@@ -146,16 +138,7 @@ def sync(given: Namespace) -> None:
     if not existing(source).is_folder:
         raise UserError(f"{source.shown} is a file, but sync takes folders; use cp")
     plan = plan_copy(source, target, recursive=True, extra=given.delete)
-    for place in plan.extra:
-        print(f"remove {place.shown}")
-
-    def act() -> None:
-        # Copied first: killed between the two, the target has too many files instead of too few.
-        run_copies(plan.copied, target.shown)
-        if plan.extra:
-            remove_all(target, plan.extra)
-
-    _carry_out(given, plan, act)
+    _carry_out(plan, target, is_dry=given.dry, may_replace=True)
 
 
 def rm(given: Namespace) -> None:
@@ -186,23 +169,32 @@ VERBS: dict[str, tuple[Callable[[Namespace], None], tuple[str, ...], tuple[str, 
 """each with its paths, if it does not take any number of them, and its flags"""
 
 
-def _replaced(plan: "TransferPlan") -> list[str]:
-    return [item.target.shown for item in plan.copied if item.there is not None]
+def _carry_out(plan: "TransferPlan", target: "Place", *, is_dry: bool, may_replace: bool) -> None:
+    from nlu.storage.transfer import remove_all, run_copies
 
-
-def _carry_out(given: Namespace, plan: "TransferPlan", act: Callable[[], None]) -> None:
-    replaced = _replaced(plan)
-    if given.dry:
-        print("".join(f"replace {target}\n" for target in replaced), end="")
+    replaced = [item.target.shown for item in plan.copied if item.there is not None]
+    if replaced and not (may_replace or is_dry):
+        many = f", as do {len(replaced) - 1:,} other files" if len(replaced) > 1 else ""
+        raise UserError(
+            f"{replaced[0]} exists with another content{many}; nothing was copied; add --force to replace what --dry "
+            "lists, or name another target"
+        )
+    print("".join(f"remove {place.shown}\n" for place in plan.extra), end="")
+    if is_dry:
+        print("".join(f"replace {shown}\n" for shown in replaced), end="")
         print("".join(f"copy {item.source.shown} {item.target.shown}\n" for item in plan.copied), end="")
     else:
-        act()
+        # Copied first: killed between the two, the target has too many files instead of too few.
+        run_copies(plan.copied, target.shown)
+        if plan.extra:
+            remove_all(target, plan.extra)
     same = f"; {_counted(len(plan.same))} lay there already" if plan.same else ""
     amount = "" if plan.size is None else f", {plan.size / 1e6:,.1f} MB"
-    over = f"; {len(replaced):,} of them replaced" if replaced and not given.dry else ""
+    over = f"; {len(replaced):,} of them replaced" if replaced and not is_dry else ""
+    needed = "; --force is needed to replace" if replaced and not may_replace else ""
     # To standard error, so that the lines of --dry can be read by another program.
-    done = "would copy" if given.dry else "copied"
-    print(f"nlu: {done} {_counted(len(plan.copied))}{amount}{same}{over}", file=sys.stderr)
+    done = "would copy" if is_dry else "copied"
+    print(f"nlu: {done} {_counted(len(plan.copied))}{amount}{same}{over}{needed}", file=sys.stderr)
 
 
 def _counted(count: int) -> str:

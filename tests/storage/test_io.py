@@ -60,7 +60,7 @@ def test_a_file_with_another_content_is_replaced_only_by_force(
     assert main(["cp", *flags, "--dry", source, target]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == f"replace {there}/a.txt"
-    assert "--force is needed to replace 1 file" in shown.err and (there / "a.txt").read_bytes() == b"mine"
+    assert "; --force is needed to replace\n" in shown.err and (there / "a.txt").read_bytes() == b"mine"
     assert main(["cp", *flags, "-f", source, target]) == 0
     assert "; 1 of them replaced\n" in capsys.readouterr().err
     assert contents(there) == {**(FILES if flags else {"a.txt": b"a"}), "own": b"o"}
