@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,27 +239,32 @@ class Slots:
         launcher = Plugins.instance().instantiate_launcher(
             config=self._config.copy(), hydra_context=self._context, task_function=self._task
         )
-        work = partial(call, launcher)
+
+        def work() -> None:
+            try:
+                ended = Ended(number, launch, call(launcher)[0], None)
+            except Exception as error:
+                ended = Ended(number, launch, None, error)
+            self._ended.put(ended)
+
+        def work_apart() -> None:
+            # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                work()
+            except BaseException as error:
+                # SystemExit would end only this thread, without a message, and the search would wait for it forever.
+                self._ended.put(Ended(number, launch, None, error))
+
         if not self.is_threaded:
             # A run in this process handles signals itself; other code of the job is interrupted.
             with stopping.at_once():
-                self._ended.put(self._launched(number, launch, work))
+                work()
             return
         # The context identifies the search (nlu.jobs.waiting).
         context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
         context.run(waiting.unwanted.set, self._unwanted[number])
-        apart = partial(context.run, self._launch_apart, number, launch, work)
-        threading.Thread(target=apart, name=f"trial-{number}", daemon=True).start()
-
-    def _launch_apart(self, number: int, launch: int, work: Callable[[], Sequence[JobReturn]]) -> None:
-        # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            ended = self._launched(number, launch, work)
-        except BaseException as error:
-            # SystemExit would end only this thread, without a message, and the search would wait for it forever.
-            ended = Ended(number, launch, None, error)
-        self._ended.put(ended)
+        threading.Thread(target=context.run, args=(work_apart,), name=f"trial-{number}", daemon=True).start()
 
     def give_up(self, number: int) -> None:
         """Submit no job for a trial whose launch waits for its queue."""
@@ -270,13 +274,6 @@ class Slots:
     def freed(self, number: int) -> None:
         """Free the GPUs of a job that has ended."""
         self.gpus.give_back(number)
-
-    @staticmethod
-    def _launched(number: int, launch: int, work: Callable[[], Sequence[JobReturn]]) -> Ended:
-        try:
-            return Ended(number, launch, work()[0], None)
-        except Exception as error:
-            return Ended(number, launch, None, error)
 
     def _share_of_machine(self, number: int, need: Need) -> list[str]:
         """Return the overrides that give a job on this machine its GPUs and its share of the cores."""
