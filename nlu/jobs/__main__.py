@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     action.add_argument(
         "--cancel",
         nargs="*",
-        type=_number_or_folder,
+        type=at_least(0),
         metavar="NUMBER",
         help="cancel these jobs; without numbers all of DIR that have not ended",
     )
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     action.add_argument(
         "--forget",
         nargs="*",
-        type=_number_or_folder,
+        type=at_least(0),
         metavar="NUMBER",
         help="take jobs whose submission was cut off "
         "for not submitted; with numbers these, also such as were processes of a machine that is gone",
@@ -58,19 +58,11 @@ def main(arguments: Sequence[str]) -> int:
     action.add_argument(
         "--stop",
         nargs="+",
-        type=_number_or_folder,
+        type=at_least(0),
         metavar="NUMBER",
         help="end these trials of a search for good: they are never continued, and count as pruned; the search goes on",
     )
     given = parser.parse(arguments)
-    for flag in ("cancel", "forget", "stop"):
-        for text in [value for value in getattr(given, flag) or () if isinstance(value, str)]:
-            # DIR, if it comes last.
-            if given.folder is not None:
-                parser.error(f"argument --{flag}: is {text!r} but must be a whole number >= 0")
-            # argparse gives all words after --cancel to that flag, so a folder behind it arrives as one of the numbers.
-            given.folder = Path(text)
-            getattr(given, flag).remove(text)
     if given.folder is None and any(value is not None for value in (given.cancel, given.log, given.forget, given.stop)):
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
     from nlu.jobs.listing import answered, latest, listed, records_of
@@ -95,10 +87,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _print(shown)
     return 0
-
-
-def _number_or_folder(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _print(rows: "Sequence[Listed]") -> None:

@@ -25,6 +25,7 @@ from nlu.config.errors import UserError
 from nlu.config.words import numbered, path_text
 from nlu.jobs.queue import Job, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submitit_jobs import (
+    WORK,
     PlainWork,
     base_folder,
     environment_of_new_job,
@@ -36,8 +37,6 @@ from nlu.jobs.submitit_jobs import (
 from nlu.storage.writers import identity_of
 
 CONTROLLER = "submitit.local._local"
-WORK = "_submitted.pkl"
-"""the end of the name of the file with the work of a job, after its process"""
 CANCEL_AGAIN_S, CANCEL_WAIT_S = 0.5, 30.0
 """A job that is just starting ignores SIGTERM, so it is repeated; a job that does not end in time is killed."""
 TIMEOUT_MIN = 60 * 24 * 60

@@ -28,6 +28,7 @@ from submitit.slurm.slurm import SlurmInfoWatcher
 from nlu.config.errors import UserError
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueAway, QueueContext, QueueFull, Ticket
 from nlu.jobs.submitit_jobs import (
+    WORK,
     PlainWork,
     base_folder,
     environment_of_new_job,
@@ -51,8 +52,8 @@ ANSWER_S = 60.0
 LAST_TASK_S = 600
 """seconds that the other tasks of a job have to end after the first one: they may wait for a task that is gone.
 The time is longer than the five minutes after which Slurm counts a node as down and queues its jobs again."""
-TOKENS, WORK = "tokens.json", "_submitted.pkl"
-"""in the folder of a submission: the tokens of its jobs, in the order of the array; the work of each, after its id"""
+TOKENS = "tokens.json"
+"""the file in the folder of a submission with the tokens of its jobs, in the order of the array"""
 NAMES = {
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "exclude": "exclude",
     "nodes": "nodes", "gpus": "gpus_per_node", "cpus": "cpus_per_task", "timeout_min": "time", "name": "job_name",

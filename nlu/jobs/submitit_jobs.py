@@ -21,6 +21,8 @@ from nlu.jobs.queue import Job, JobState, Ticket
 if TYPE_CHECKING:
     from submitit.core.utils import JobPaths
 
+WORK = "_submitted.pkl"
+"""the end of the name of the file with the work of a job, after its id"""
 TAIL_BYTES = 16_384
 OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(|\[[^]]*\]\[submitit\]")
 """the beginning of submitit's own lines in the log of a job, also where Hydra's logging writes them"""

@@ -124,7 +124,7 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     said = capfd.readouterr().err
     assert "the submission of jobs 0" in said and "; look there, cancel what you find, and python -m nlu.jobs" in said
     assert jobs_main(["run"]) == 0 and "unknown" in capfd.readouterr().out
-    assert jobs_main(["--forget", "run"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
+    assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
 
 
@@ -171,7 +171,7 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
     # That machine is gone, and left no word.
     for file in (project / "run/.submitit").rglob("*_result.pkl"):
         file.unlink()
-    assert jobs_main(["--forget", "0", "run"]) == 0
+    assert jobs_main(["run", "--forget", "0"]) == 0
     assert "job 0 of another machine taken for lost" in capfd.readouterr().out
     assert [job.ended for job in submitted(project / "run")] == ["lost"]
 

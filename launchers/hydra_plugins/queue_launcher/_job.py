@@ -81,12 +81,6 @@ class SubmittedJob:
         value = raised_in(returned)
         return value if self.returns_status and type(value) is int else returned
 
-    def checkpoint(self, job: Job) -> object:
-        """Have submitit start the same job again, which continues from its folder."""
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self, job)
-
 
 def for_jobs(config: DictConfig) -> DictConfig:
     """Return a configuration without secrets that its jobs do not need and that would lie in their files.
