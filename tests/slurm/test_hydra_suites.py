@@ -15,13 +15,13 @@ def plugins() -> None:
     Plugins.instance()
 
 
-@pytest.mark.parametrize(("launcher_name", "overrides"), [("slurm", ["hydra.launcher.timeout_min=2"])])
+@pytest.mark.parametrize(("launcher_name", "overrides"), [("slurm", ["hydra.launcher.timeout_min=10"])])
 class TestLauncher(Launchers):
     pass
 
 
 @pytest.mark.parametrize(
-    ("task_launcher_cfg", "extra_flags"), [({}, [*QUIET, "hydra/launcher=slurm", "hydra.launcher.timeout_min=2"])]
+    ("task_launcher_cfg", "extra_flags"), [({}, [*QUIET, "hydra/launcher=slurm", "hydra.launcher.timeout_min=10"])]
 )
 class TestPrograms(IntegrationTestSuite):
     pass
