@@ -14,7 +14,9 @@ class Web(HTTPFileSystem):
 
     def __init__(self, **options: Any):
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
-        client = {"timeout": timeout, "trust_env": True, "headers": {"User-Agent": "nlu"}}
+        # Bytes come as they are stored: a range of a compressed answer would be of another content.
+        headers = {"User-Agent": "nlu", "Accept-Encoding": "identity"}
+        client = {"timeout": timeout, "trust_env": True, "headers": headers, "auto_decompress": False}
         super().__init__(client_kwargs=client, encoded=True, **options)
 
     async def _info(self, url: str, **options: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What every place promises: a folder of this machine, a bucket of S3 and one of OSS; and servers on the web."""
 
+import gzip
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -177,6 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert self.path == "/x%2Fy?signed=a%2Fb", "an address keeps its form"
+        assert self.headers["Accept-Encoding"] == "identity"
         self.server.asked.append(self.headers.get("Range"))
         answers = self.server.answers
         status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -242,6 +244,12 @@ def test_a_range_on_the_web_is_complete_or_requested_again(web: Web) -> None:
     web.answers = [(200, {}, b"0123456789")]
     with pytest.raises(Changed, match="changed while it was read; try again"):
         read(web.place, 2, 5, FileInfo(False, 10))
+
+
+def test_a_file_on_the_web_that_is_stored_compressed_comes_as_it_is_stored(web: Web) -> None:
+    packed = gzip.compress(b"content")
+    web.answers = [(200, {"Content-Encoding": "gzip"}, packed)]
+    assert stat(web.place) == FileInfo(False) and read_all(web.place) == packed
 
 
 def test_a_store_has_the_objects_below_its_folder_by_their_keys_in_it(remote: str, tmp_path: Path) -> None:
