@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "devices": ("trainer.devices=2",),
 }
 PHASES = {
-    "compose": "1 nlu.config.entry.app require_safe",
+    "compose": "1 nlu.config.entry.app checked_composition",
     "prepare": "1 nlu.training.single build_run",
     "step": "1 nlu.training.step Stepper.step",
     "scoring": "1 nlu.training.best score_set",
