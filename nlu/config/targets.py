@@ -51,16 +51,16 @@ def modules_of(plugins: Sequence[str]) -> list[str]:
     return found
 
 
-def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
-    """Return whether the top-level package of `target` is nlu, one of `trusted`, or trusted in this process."""
-    return target.partition(".")[0] in (*_trusted, *trusted)
+def is_trusted(target: str) -> bool:
+    """Return whether the top-level package of `target` is nlu, or trusted in this process."""
+    return target.partition(".")[0] in _trusted
 
 
-def build(node: Mapping[str, object] | DictConfig, *runtime_args: object, trusted: Sequence[str] = ()) -> Any:
+def build(node: Mapping[str, object] | DictConfig, *runtime_args: object) -> Any:
     """Import the node's `_target_` and call it with `runtime_args` and the node's other keys as keyword arguments.
 
     The keyword arguments are copies, as plain containers. An argument that is itself a node is built first, without
-    `runtime_args`. Raises UserError for a target that is missing, outside nlu and `trusted`, or not importable.
+    `runtime_args`. Raises UserError for a target that is missing, that is not trusted, or not importable.
     """
     plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
     # A constructor may change its arguments, which must not change the configuration.
@@ -70,13 +70,13 @@ def build(node: Mapping[str, object] | DictConfig, *runtime_args: object, truste
         raise UserError(f"{TARGET} is {target} but must name a class; set it to package.module.Class")
     for key, value in keywords.items():
         if isinstance(value, dict) and TARGET in value:
-            keywords[key] = build(value, trusted=trusted)
-    return import_target(target, trusted)(*runtime_args, **keywords)
+            keywords[key] = build(value)
+    return import_target(target)(*runtime_args, **keywords)
 
 
-def import_target(target: str, trusted: Sequence[str] = ()) -> Callable[..., Any]:
+def import_target(target: str) -> Callable[..., Any]:
     """Return the class or function with this dotted name. Raises UserError as `build` does."""
-    if not is_trusted(target, trusted):
+    if not is_trusted(target):
         raise UserError(untrusted(target))
     return _import(target)
 

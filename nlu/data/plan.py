@@ -123,7 +123,6 @@ def plan_of(
     pretrained: Path | None,
     vocab: Path | None,
     group_by: str | int | None = None,
-    trusted: Sequence[str] = (),
     shared: str | None = None,
     scores_groups: bool = False,
 ) -> Plan:
@@ -132,7 +131,7 @@ def plan_of(
     Args:
         files: the sets and how they are read.
         tokenizing: builds a vocabulary from the training texts if neither `vocab` nor `pretrained` has one.
-        target: dotted name of a class, of nlu or of a `trusted` package.
+        target: dotted name of a class, of nlu or of a trusted package.
         layouts: names of layouts, the preferred one first; the first whose texts are among the fields is used.
         pretrained: folder of the weights that training starts from.
         vocab: file of a vocabulary.
@@ -143,7 +142,7 @@ def plan_of(
     Raises DataError for files, columns and vocabularies that cannot be used.
     """
     sets = files.sets()
-    empty: Target = build_target({TARGET: target}, files, trusted=trusted)
+    empty: Target = build_target({TARGET: target}, files)
     roles = type(empty).roles
     fields = fields_of(files, sets["train"], roles)
     layout = layout_of(fields, layouts, roles, files, sets["train"])

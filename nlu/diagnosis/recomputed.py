@@ -115,7 +115,7 @@ def predicted_again(trained: Trained, sets: Mapping[str, Examples], ranks: Ranks
 
 def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) -> Records:
     """Return the record of each row, by the number of the row in its store."""
-    precision: Precision = build(trained.config.precision, trusted=trained.config.trusted_packages)
+    precision: Precision = build(trained.config.precision)
     with tempfile.TemporaryDirectory(prefix="nlu-doctor-") as folder:
         evaluator = Evaluator(trained.model, trained.task, ranks, precision, batch_size, Path(folder))
         scored = score(evaluator, part, trained.decided, lambda rows: None)

@@ -45,7 +45,7 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
         file_format = data["format"]
     reader = None
     if asked.format == "auto" and (node := data.get("reader")) is not None and _is_own(path, own):
-        file_format, reader = OWN, build(node, trusted=trained.config.trusted_packages)
+        file_format, reader = OWN, build(node)
     file_format = format_of(path, file_format)
     given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
     dialect = replace(_dialect(data, file_format), **given, reader=reader)

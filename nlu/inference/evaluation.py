@@ -76,7 +76,7 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
         config = with_precision(config, ranks)
-        if int8 := int8_of(config.precision, config.trusted_packages):
+        if int8 := int8_of(config.precision):
             int8.require(ranks.device)
         if config.out is not None:
             require_free(config.out, "out")
@@ -129,7 +129,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
         task = build_task(config, data.store)
         # Nothing is trained here, so the rows of train serve only to weigh classes and to read labels.
         model = build_model(config, data, task, progress).to(ranks.device)
-        if int8 := int8_of(config.precision, config.trusted_packages):
+        if int8 := int8_of(config.precision):
             int8.quantize(model)
         return Subject(task, model, _but_train(data.store.sets), {})
     trained = load_trained(located, precision=config.precision)
@@ -156,7 +156,7 @@ def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path
 
 def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks, progress: Progress) -> Store:
     """Return the store of the named sets."""
-    files: Files = build(config.data, trusted=config.trusted_packages)
+    files: Files = build(config.data)
     of_task = config.folds.group_by if config.task.get("score_queries") else None
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
     # The first rank of a node encodes the rows; the others find its store on the disk.
@@ -179,7 +179,7 @@ def _score_all(
     config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
 ) -> dict[str, Findings]:
     """Score every set; the results are on rank 0."""
-    precision: Precision = build(config.precision, trusted=config.trusted_packages)
+    precision: Precision = build(config.precision)
     batch_size = config.trainer.rows_to_score
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)

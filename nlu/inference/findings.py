@@ -55,7 +55,7 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
     if scored.not_finite:
         return found
-    kind = kind_named(task.kind, config.trusted_packages)
+    kind = kind_named(task.kind)
     has_probabilities = kind.is_one_label and kind.has_probabilities
     group_N = None if config.group_by is None else part.stored.scalars("group", part.rows_N)
 

@@ -47,7 +47,7 @@ class Predictor:
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64, owns: bool = False):
         """`owns`: nothing else computes with the model or writes its weights, so it may hold them rounded."""
         self.trained, self.device, self.batch_size = trained, device, batch_size
-        self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
+        self.precision: NumberFormat = build(trained.config.precision)
         if isinstance(self.precision, Int8):
             self.precision.require(device)
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.

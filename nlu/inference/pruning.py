@@ -185,7 +185,7 @@ def _score(
     advance: Callable[[int], None],
 ) -> Scored:  # fmt: skip
     run = subject.run
-    precision: Precision = build(run.precision, trusted=run.trusted_packages)
+    precision: Precision = build(run.precision)
     evaluator = Evaluator(model, subject.trained.task, subject.ranks, precision, config.batch_size, folder)
     return score(evaluator, part, decided, advance)
 

@@ -77,7 +77,7 @@ class Trained:
     @cached_property
     def kind(self) -> Kind:
         """The kind of its records."""
-        return kind_named(self.task.kind, self.config.trusted_packages)
+        return kind_named(self.task.kind)
 
     def without_adapter(self) -> "Trained":
         """Return the run with its adapter merged into its weights, for exports; itself if it has no adapter."""
@@ -107,7 +107,7 @@ def load_trained(
         config = replace(config, precision=node)
     if long is not None:
         config = replace(config, data={**config.data, "long": long})
-    int8 = int8_of(config.precision, config.trusted_packages)
+    int8 = int8_of(config.precision)
     with _fixed_copy(located) as checkpoint:
         trained = _loaded(located, config, checkpoint, merged or int8 is not None)
     if trained.lengths.long == WINDOWS and not trained.can_window:
@@ -139,11 +139,10 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         raise CheckpointError(
             f"{located.checkpoint} was saved by an earlier version, without the meaning of its labels; train it again"
         )
-    trusted = config.trusted_packages
-    target_class: Any = import_target(known["target"][TARGET], trusted)
+    target_class: Any = import_target(known["target"][TARGET])
     target: Target = target_class.from_meta(known["target"]["meta"])
     # A loss may need the training set, for example to weigh classes; predicting does not need that.
-    task: Task = build(config.task, build(config.loss, trusted=trusted), target, trusted=trusted)
+    task: Task = build(config.task, build(config.loss), target)
     tokenizer = load_tokenizer(checkpoint, None)
     if tokenizer is None:
         raise CheckpointError(f"{located.checkpoint} lacks its tokenizer; give another checkpoint of the run")
@@ -159,9 +158,9 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         # Earlier versions chose a linear layer for an encoder of transformers too.
         config = replace(config, head=task.own_head())
     own = config.data.get("layout")
-    layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own, trusted=trusted)
+    layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own)
     model = assemble(config, task, target, layout.name, tokenizer, source)
-    adapter: Adapter = build(config.adapter, trusted=trusted)
+    adapter: Adapter = build(config.adapter)
     # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
     # without an adapter.
     if merged:

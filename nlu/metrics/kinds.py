@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Literal, TypedDict
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.targets import import_target
+from nlu.config.targets import import_target, trust
 from nlu.config.words import joined_tokens
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
@@ -329,25 +329,29 @@ class WordsKind(Kind):
     )
 
 
-def kind_named(name: str, trusted: Sequence[str] = ()) -> Kind:
+def kind_named(name: str) -> Kind:
     """Return the kind with this dotted name.
 
-    Raises UserError for a package that is neither nlu nor one of `trusted`, and for a class not derived from Kind.
+    Raises UserError for a package that is not trusted, and for a class not derived from Kind.
     """
-    kind = import_target(name, trusted)()
+    kind = import_target(name)()
     if not isinstance(kind, Kind):
         raise UserError(f"{name} is not a kind of record; derive it from nlu.metrics.kinds.Kind")
     return kind
 
 
-def kind_of(predictions: Predictions, trusted: Sequence[str] = ()) -> Kind:
-    """Return the kind of the records of a file. Raises DataError if its header does not name one."""
+def kind_of(predictions: Predictions, config: Mapping[str, Any]) -> Kind:
+    """Return the kind of the records of a file of a run. Raises DataError if its header does not name one.
+
+    `config` is the configuration of the run, whose packages are trusted.
+    """
     name = predictions.header.get("kind")
     if not isinstance(name, str):
         raise DataError(
             f"{predictions.path} does not name the kind of its records; score the run again: python -m nlu.evaluate"
         )
-    return kind_named(name, trusted)
+    trust(config)
+    return kind_named(name)
 
 
 def with_largest(record: Record) -> Record:

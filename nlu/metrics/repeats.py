@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.targets import import_target
+from nlu.config.targets import import_target, trust
 from nlu.metrics.scores import Scorer
 from nlu.runs.predictions import Predictions, Record, predictions_of
 from nlu.sweeps.goals import MEASURED, QUANTITIES
@@ -170,7 +170,8 @@ def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> 
 
     Options of the task that its scorer takes too, such as a threshold, are set as they are in the configuration.
     """
-    scorer = import_target(name, config.get("trusted_packages", ()))
+    trust(config)
+    scorer = import_target(name)
     known = {**config.get("task", {}), "names": list(names)}
     wanted = signature(scorer).parameters.values()
     # Scorers of words have no labels.

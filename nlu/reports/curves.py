@@ -225,7 +225,7 @@ def _kept_scores_of_run(run: RunRecord, set_name: str | None) -> _KeptByRun | st
     if chosen is None:
         return "no predictions kept"
     found = predictions_of(run.folder, chosen)
-    kind = kind_of(found, run.trusted_packages)
+    kind = kind_of(found, run.config)
     if not (kind.is_one_label and kind.has_probabilities):
         return "no probabilities of classes"
     labels = found.labels

@@ -151,9 +151,7 @@ def compare(pairs: Iterable[tuple[RunRecord, RunRecord]], set_name: str, shown: 
         sides = (predictions_of(first.folder, set_name), predictions_of(second.folder, set_name))
         # Two runs may have different tasks, such as classes by softmax and by a threshold, and still have the same
         # labels.
-        kind, other_kind = (
-            kind_of(side, run.trusted_packages) for side, run in zip(sides, (first, second), strict=True)
-        )
+        kind, other_kind = (kind_of(side, run.config) for side, run in zip(sides, (first, second), strict=True))
         try:
             for row, other in matched(*sides):
                 if kind.unjudged or not kind.is_binary:

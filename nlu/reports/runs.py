@@ -81,11 +81,6 @@ class RunRecord:
         """The remark that the user gave with `note`."""
         return self.config.get("note")
 
-    @property
-    def trusted_packages(self) -> Sequence[str]:
-        """The packages outside nlu that the run was allowed to import."""
-        return self.config.get("trusted_packages") or ()
-
     def value(self, set_name: str | None, metric: str | None) -> float | None:
         """Return a metric of a set at the best evaluation, or None."""
         return self.metrics.get(set_name or "", {}).get(metric or "")

@@ -83,7 +83,7 @@ def build_run(
     after_save: Callable[[], None] = lambda: None,
 ) -> Training:
     """Build every part of the run, and load the state of a checkpoint; `Training` explains the last arguments."""
-    trainer, trusted = config.trainer, config.trusted_packages
+    trainer = config.trainer
     data = build_data(config, ranks, progress, checkpoint, waits=True)
     store = data.store
     task = build_task(config, store)
@@ -108,7 +108,7 @@ def build_run(
         checkpoints = Unsaved(run_dir, ranks, wanted=bool(trainer.eval_rows or store.of_role("test")))
     order = order_of(config, store, ranks)
     clock = clock_of(config, store, order)
-    scheduler = build(config.scheduler, trusted=trusted)
+    scheduler = build(config.scheduler)
     # Last, since it overwrites the initial weights, the optimizer's state and the moving average.
     state = resume(checkpoint, stepper, order_key, store.tokenizer) if checkpoint else State()
     return Training(
@@ -125,7 +125,7 @@ def build_run(
         checkpoints,
         run_dir,
         progress,
-        Journal(ranks, build(config.tracker, trusted=trusted)),
+        Journal(ranks, build(config.tracker)),
         config.trial is not None,
         trial,
         after_save,
@@ -135,21 +135,20 @@ def build_run(
 
 def build_task(config: Run, store: Store) -> Task:
     """Build the task and its loss, which gets the number of training rows of each label."""
-    trusted = config.trusted_packages
     if isinstance(store, MixedStore):
         tasks = {name: build_task(own, store.members[name]) for name, own in config.members.items()}
         num_labels = {name: len(one.labels) for name, one in store.members.items()}
-        several: Task = build(config.task, tasks, num_labels, trusted=trusted)
+        several: Task = build(config.task, tasks, num_labels)
         return several
-    loss, train, target = build(config.loss, trusted=trusted), store.sets["train"], store.target
+    loss, train, target = build(config.loss), store.sets["train"], store.target
     if train.is_growing:
         loss.bind(target.names, None, None)
     else:
         # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
         loss.bind(target.names, target.facts(train.stored, train.rows_N).get("labels"), len(train))
-    task: Task = build(config.task, loss, target, trusted=trusted)
+    task: Task = build(config.task, loss, target)
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
-    kind_named(task.kind, trusted)
+    kind_named(task.kind)
     return task
 
 
@@ -168,7 +167,7 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
 
     `progress` shows the reading of word vectors; None leaves them out.
     """
-    store, source, trusted = data.store, data.source, config.trusted_packages
+    store, source = data.store, data.source
     # Also with pretrained weights: the head, and what the weights lack, start from these numbers.
     torch.manual_seed(stable_seed(config.seed, "init"))
     if isinstance(store, MixedStore):
@@ -185,13 +184,13 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
         scale = (store.target.mean, store.target.sd) if isinstance(store.target, Number) else None
-        load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V, scale=scale)
+        load_into(model, source, labels=store.labels, rows_V=data.rows_V, scale=scale)
         if (after := getattr(model.backbone, "after", None)) is not None:
             longest = max(own.data["max_len"] for own in (config.members or {"": config}).values())
             say_what_is_used(source, after, config.model["pooling"], longest)
     if progress is not None:
         start_words(config, model.backbone, store, source, progress)
-    adapter: Adapter = build(config.adapter, trusted=trusted)
+    adapter: Adapter = build(config.adapter)
     adapter.apply(model)
     if source is not None and source.new_tokens and config.has_adapter:
         log.warning(
@@ -213,8 +212,7 @@ def assemble(
 
     `encoder`: one that is there already, and only gets another head.
     """
-    trusted = config.trusted_packages
-    backbone = build(config.model, tokenizer.vocab_size, source, trusted=trusted) if encoder is None else encoder
+    backbone = build(config.model, tokenizer.vocab_size, source) if encoder is None else encoder
     backbone.has_segments = tokenizer.has_segments
     # Known only here: for pretrained weights the limit is in their configuration, not in ours.
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
@@ -228,23 +226,23 @@ def assemble(
     head = None
     if is_auto and head_node[TARGET] == target_of("head", "linear"):
         head = head_of_transformers(width, target, backbone)
-    return TaskModel(backbone, head or build(head_node, width, target, backbone, trusted=trusted), layout)
+    return TaskModel(backbone, head or build(head_node, width, target, backbone), layout)
 
 
 def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks, progress: Progress) -> Stepper:
     """Build the parts of a step: optimizer, method, precision and, if configured, the moving average of the weights."""
-    trainer, trusted = config.trainer, config.trusted_packages
-    method: Method = build(config.method, trusted=trusted)
+    trainer = config.trainer
+    method: Method = build(config.method)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
     # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
-    parallel = strategy(ranks, config.parallel, trusted)
-    precision: NumberFormat = build(config.precision, trusted=trusted)
+    parallel = strategy(ranks, config.parallel)
+    precision: NumberFormat = build(config.precision)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
     # The optimizer comes after the strategy, which may replace the parameters.
-    chosen: Optimizer = build(config.optimizer, trusted=trusted)
+    chosen: Optimizer = build(config.optimizer)
     optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     # From the prepared parameters, so each rank averages what it holds; fp32, since small steps would be lost in fp16.
@@ -334,13 +332,12 @@ def _trimmed(
 
 def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     """Return the task's class, the pretrained weights, and the plan of the data store."""
-    trusted = config.trusted_packages
     task_class = task_class_of(config)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
     source = open_pretrained(reference) if reference else None
     if source is not None and (kept := config.model.get("keep_layers")) is not None:
         source = with_layers(source, kept)
-    files: Files = build(config.data, trusted=trusted)
+    files: Files = build(config.data)
     tokenizing, folder = tokenizing_of(config, source)
     plan = plan_of(
         files,
@@ -351,7 +348,6 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
         vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None,
         group_by=config.folds.group_by,
         scores_groups=bool(config.task.get("score_queries")),
-        trusted=trusted,
         shared=config.stores,
     )
     if source is not None and plan.tokenizer is not None:
@@ -361,7 +357,7 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
 
 def task_class_of(config: Run) -> type[Task]:
     """Return the class of the task, whose constants are known before it is built."""
-    found: Any = import_target(config.task[TARGET], config.trusted_packages)
+    found: Any = import_target(config.task[TARGET])
     return found
 
 

@@ -194,10 +194,10 @@ def load_weights(parallel: Parallel, module: nn.Module, weights: Mapping[str, Te
     module.load_state_dict({name: parallel.place(weights[name], value) for name, value in own.items()})
 
 
-def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:
+def strategy(ranks: Ranks, node: Mapping[str, Any]) -> Parallel:
     """Return the strategy for these ranks; `node` is the choice of the group `parallel`."""
     if ranks.world_size > 1:
-        chosen: Parallel = build(node, ranks, trusted=trusted)
+        chosen: Parallel = build(node, ranks)
         return chosen
     if node[TARGET] != target_of("parallel", "replicated"):
         log.warning(

@@ -24,7 +24,7 @@ def tokenizing_of(config: Run, source: Pretrained | None) -> tuple[Vocabulary, P
     Word vectors from an encoder are those of its own tokens. A vocabulary that is built from the training rows keeps
     words that have a vector in a file, however rare they are.
     """
-    tokenizing: Vocabulary = build(config.tokenizer, trusted=config.trusted_packages)
+    tokenizing: Vocabulary = build(config.tokenizer)
     if source is not None:
         return tokenizing, source.folder
     vectors = config.model.get("embeddings")

@@ -33,7 +33,7 @@ def open_files() -> Callable[..., Store]:
     def opened(
         layout: str | tuple[str, ...] = "single", target: str | None = None, tokenizing: WordPiece | None = None,
         vocab: Path | None = None, group_by: str | int | None = None, fold: Fold | None = None,
-        trusted: tuple[str, ...] = (), **settings: Any,
+        **settings: Any,
     ) -> Store:  # fmt: skip
         if layout == "single" and settings.get("format") != "lines":
             settings.setdefault("fields", {"text": 0, "label": 1})
@@ -42,7 +42,7 @@ def open_files() -> Callable[..., Store]:
         layouts = (layout,) if isinstance(layout, str) else layout
         plan = plan_of(
             files, tokenizing or WordPiece(min_count=1), target, layouts, pretrained=None, vocab=vocab,
-            group_by=group_by, trusted=trusted,
+            group_by=group_by,
         )  # fmt: skip
         return prepare(plan, fold=fold)
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.targets import trust
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.facts import describe
@@ -391,12 +392,14 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
     settings = {"target": "mine_target.Length", "train": path, "dev": path, "fields": None}
     with pytest.raises(UserError, match="outside nlu"):
         open_files(**settings)
-    part = open_files(**settings, trusted=["mine_target"]).sets["dev"]
+    trust({"trusted_packages": ["mine_target"]})
+    part = open_files(**settings).sets["dev"]
     assert collate(part, np.array([1, 0])).targets["lengths"].tolist() == [4, 2]
 
 
 def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, open_files, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    trust({"trusted_packages": ["scaled_target"]})
     path = write("t.tsv", "text\tlabel\na\t1\nb\t3\n")
     found = []
     for factor in ("1", "100"):
@@ -408,7 +411,7 @@ def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, ope
         )
         monkeypatch.delitem(sys.modules, "scaled_target", raising=False)
         importlib.invalidate_caches()
-        part = open_files(target="scaled_target.Scaled", train=path, dev=path, fields=None, trusted=["scaled_target"])
+        part = open_files(target="scaled_target.Scaled", train=path, dev=path, fields=None)
         found.append(part.target.values(part.sets["dev"].stored, np.arange(2)).tolist())
     assert found == [[1, 3], [100, 300]]
 
@@ -473,8 +476,8 @@ def test_shares_of_labels_are_stored_as_they_are_or_refused_at_their_row(write, 
         importlib.invalidate_caches()
 
     def opened(kind):
-        name = f"soft_{kind}"
-        return open_files(target=f"{name}.Soft", train=path, dev=path, fields=None, trusted=[name])
+        trust({"trusted_packages": [f"soft_{kind}"]})
+        return open_files(target=f"soft_{kind}.Soft", train=path, dev=path, fields=None)
 
     stored = opened("float64").sets["train"].stored
     assert stored.lists("target", np.array([1, 0]))[0].tolist() == [0.25, 0.75, 0, 1]

