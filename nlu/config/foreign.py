@@ -81,6 +81,7 @@ data.part data.parts -> - | one job preprocesses all rows, on all cores; data.st
 trainer.parallel -> parallel=bmuf | or replicated; how processes train together is a group
 trainer.reduce_dtype -> parallel.reduce_dtype=bfloat16
 trainer.kernels -> - | torch's own kernels train
+optimizer.kernel -> - | torch's own fused kernel updates the weights
 parallel=shared -> parallel=replicated | one process with several threads is as fast on a CPU
 tokenizer.kind -> tokenizer.vocab=tokenizer.json | the package tokenizers learns Unigram; tokenizer=subwords, WordPiece
 precision.attention -> precision=int8_compiled | its attention multiplies in fp32, that of int8 in bf16
@@ -88,6 +89,7 @@ precision.master_weights -> precision=bf16 | fp16 weights without a float32 copy
 replay -> resume=auto trainer.detect_anomaly=true | with the command of the run: it runs into the same step again
 watch debug=watch -> inspect=true | norms of all modules; nlu.runs.summary.scalar records any number of your modules
 export -> - | nlu.export max_rows=10000 compares an export with its run on so many rows
+requests_per_s proxies -> - | a reverse proxy limits the requests of a client, and sends the token: docs/serving.md
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
 max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export

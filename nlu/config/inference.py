@@ -4,7 +4,7 @@ This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self
 
 from nlu.config.schema import Node, Run
@@ -227,10 +227,6 @@ class Serve(_Prediction):
     """Most characters of a row's texts; above: 422."""
     max_waiting_rows: PositiveInt = 4096
     """Most rows that may wait to be computed; above: 429."""
-    requests_per_s: PositiveFloat | None = None
-    """Most requests of one client per second, and at once; above: 429; null = no limit."""
-    proxies: list[str] = field(default_factory=list)
-    """Addresses or networks of trusted proxies, whose X-Forwarded-For names the client; [] = none."""
     timeout_s: PositiveFloat = 30.0
     """Seconds after which a request ends with 504; also the time that running requests get at shutdown."""
     reload_s: NonNegativeFloat = 5.0

@@ -1,12 +1,10 @@
-"""Read the rows in the body of a request, within limits for requests and clients. An error is one sentence."""
+"""Read the rows in the body of a request, within limits. An error is one sentence."""
 
 import asyncio
 import json
 import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,8 +19,6 @@ from nlu.inference.trained import Trained
 
 MOST_DRAINED = 16
 """a body that is too large is read up to this multiple of the limit, so that its sender gets the answer"""
-MOST_CLIENTS = 10_000
-"""the number of clients whose rates are kept; above it, the one with the oldest request is forgotten"""
 GONE = 499
 """the status that is counted if a client disconnects before the answer"""
 
@@ -67,32 +63,6 @@ async def read_body(request: Request, most_kb: int, timeout_s: float) -> bytes:
     if size > most:
         raise Refused(413, f"the body is larger than {most_kb} KB, max_body_kb of this server; send fewer rows at once")
     return bytes(body)
-
-
-@dataclass
-class Rates:
-    """Limits the requests of each client to `requests_per_s`, with bursts of the same number (a token bucket)."""
-
-    requests_per_s: float | None
-    clock: Callable[[], float] = time.monotonic
-    _left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
-    """by client, the one with the newest request last: the tokens that were left, and when"""
-
-    def require(self, client: str) -> None:
-        """Count a request. Raises Refused if the client exceeds the limit."""
-        if self.requests_per_s is None:
-            return
-        now_s, burst = self.clock(), max(1.0, self.requests_per_s)
-        left, since_s = self._left.get(client, (burst, now_s))
-        left = min(burst, left + (now_s - since_s) * self.requests_per_s)
-        if left < 1:
-            sentence = f"more than {self.requests_per_s:g} requests a second from {client}; send fewer"
-            raise Refused(429, sentence, retry_after_s=(1 - left) / self.requests_per_s)
-        self._left[client] = (left - 1, now_s)
-        # A refused request does not get here, so a client that never stops asking is served again at its rate.
-        self._left.move_to_end(client)
-        if len(self._left) > MOST_CLIENTS:
-            self._left.popitem(last=False)
 
 
 PREDICT = {"rows": "a list of rows", "scores": "true or false", "logits": "true or false"}

@@ -37,9 +37,7 @@ def run_server(config: Serve, listener: socket.socket) -> int:
         # The other parser does not limit the size of headers.
         http="h11",
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        # Trust X-Forwarded-For only from configured proxies.
-        proxy_headers=bool(config.proxies),
-        forwarded_allow_ips=config.proxies,
+        proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS,
         # A request that is running has at most this time left anyway.
         timeout_graceful_shutdown=max(1, round(config.timeout_s)),

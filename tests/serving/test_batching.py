@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nlu.serving.batching import Batcher, Busy
-from nlu.serving.requests import Rates, Refused
 
 
 class Doubling:
@@ -174,23 +173,3 @@ def test_closing_finishes_what_waits() -> None:
     predictor.may_go.set()
     waiting.close()
     assert answer.done() and doubles(answer) == [2, 4, 6]
-
-
-def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
-    now_s = 0.0
-    rates = Rates(2.0, clock=lambda: now_s)
-    for _ in range(2):
-        rates.require("one")
-    with pytest.raises(Refused) as refused:
-        rates.require("one")
-    assert refused.value.status == 429 and refused.value.headers == {"Retry-After": "1"}
-    rates.require("another")
-    now_s = 0.5
-    rates.require("one")
-    with pytest.raises(Refused):
-        rates.require("one")
-    now_s = 100.0
-    for _ in range(2):
-        rates.require("one")
-    with pytest.raises(Refused):
-        rates.require("one")

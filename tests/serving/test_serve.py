@@ -167,14 +167,6 @@ def command(run: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return warm.run(arguments, cwd=REPOSITORY, env=SAME_THREADS)
 
 
-def test_a_client_that_exceeds_its_rate_is_refused(run: Path) -> None:
-    with serving(run, "requests_per_s=0.01") as server:
-        assert server.ask("/predict", {"rows": ["a"]})[0] == 200
-        # X-Forwarded-For counts only from a known proxy.
-        status, answer = server.ask("/predict", {"rows": ["a"]}, **{"X-Forwarded-For": "203.0.113.7"})
-        assert status == 429 and "more than 0.01 requests a second" in answer["detail"]
-
-
 def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_path: Path) -> None:
     copy, other = tmp_path / "run", trained(TASKS["classify"], tmp_path / "other", "seed=7")
     shutil.copytree(run, copy)
