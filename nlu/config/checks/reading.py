@@ -83,6 +83,11 @@ def read_override(override: str) -> Override:
     key, equals, value = override.partition("=")
     if not override.strip():
         raise UserError("an argument is empty; leave it out")
+    if override.startswith("@"):
+        raise UserError(
+            f"{override}: files of arguments are not read; write xargs -a {override[1:]} and the command behind it, or "
+            "--rerun RUN for those of a run"
+        )
     if not equals and not override.startswith("~"):
         if override.lower().endswith(_CONFIGURATIONS):
             raise UserError(

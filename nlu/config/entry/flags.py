@@ -1,4 +1,4 @@
-"""The command line before Hydra reads it: its flags, `@FILE`, `--rerun RUN`, short forms, completion in a shell.
+"""The command line before Hydra reads it: its flags, `--rerun RUN`, short forms, completion in a shell.
 
 Hydra's flags are those that its manual names for 1.4; a test compares them with what `--hydra-help` prints.
 
@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -43,7 +43,7 @@ _REQUESTS = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line whose files are read and whose short forms are written out."""
+    """A command line whose short forms are written out."""
 
     overrides: list[str]
     flags: argparse.Namespace
@@ -60,12 +60,12 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str], run_folder: Callable[[str], Path] = Path) -> CommandLine:
-    """Return the command line with its files read; `run_folder` finds the run of --rerun.
+    """Return the command line; `run_folder` finds the run of --rerun.
 
     Raises UserError if it cannot be read.
     """
     # Intermixed: flags and overrides come in any order.
-    given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
+    given = _parser().parse_intermixed_args([OURS.get(text, text) for text in arguments])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
         saved = _parser().parse_intermixed_args(_saved(run_folder(given.rerun)))
@@ -99,60 +99,15 @@ def short_form(argument: str) -> str:
     return f"{SHORT[key]}={'null' if (key, value) == ('folds', 'none') else value}"
 
 
-def read_overrides(path: Path) -> list[str]:
-    """Return the arguments in a file with one on each line, such as the file `overrides` of a run.
-
-    A line is an override without quotes for a shell, or in quotes as a run writes it. A backslash at the end continues
-    it on the next line. Empty lines and lines that begin with `#` are skipped. Raises UserError if the file cannot be
-    read.
-    """
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"{path} cannot be read: {reason}; give a text file with one override a line") from error
-    return list(_joined(text.split("\n"), path))
-
-
-def _joined(lines: Iterable[str], path: Path) -> Iterator[str]:
-    pieces: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not pieces and (not line.strip() or line.lstrip().startswith("#")):
-            continue
-        continues = line.endswith("\\")
-        pieces.append(_unquoted(line.removesuffix("\\").strip(), f"{path}:{number}"))
-        if not continues:
-            yield "\n".join(pieces)
-            pieces = []
-    if pieces:
-        yield "\n".join(pieces)
-
-
-def _unquoted(text: str, place: str) -> str:
-    if not text.startswith("'"):
-        return text
-    try:
-        (argument,) = shlex.split(text)
-    except ValueError as error:
-        raise UserError(
-            f"{place} is {text}, which is not one override; close its quotes, one override a line"
-        ) from error
-    return argument
-
-
-def _with_files(arguments: Iterable[str]) -> Iterator[str]:
-    for argument in arguments:
-        if argument.startswith("@") and len(argument) > 1:
-            yield from read_overrides(Path(argument[1:]))
-        else:
-            yield argument
-
-
 def _saved(run: Path) -> list[str]:
+    """Return the arguments in the file `overrides` of a run, which quotes them as a shell does."""
     path = run.expanduser() / "overrides"
-    if not path.is_file():
-        raise UserError(f"--rerun is {run}, but {path} does not exist; give the folder of a run")
-    return read_overrides(path)
+    try:
+        return shlex.split(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"--rerun is {run}, but {path} does not exist; give the folder of a run") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"--rerun is {run}, but {path} cannot be read: {error}; give another run") from error
 
 
 def _merged(saved: list[str], given: list[str], run: str) -> list[str]:

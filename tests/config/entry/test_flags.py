@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nlu
-from nlu.config.entry.flags import FLAGS, read_command_line, read_overrides
+from nlu.config.entry.flags import FLAGS, read_command_line
 from nlu.config.errors import UserError
 from nlu.runs.provenance import write_overrides
 
@@ -41,7 +41,6 @@ def test_a_command_line_has_its_flags_and_whole_overrides():
         (["--resolve"], "add --cfg job"),
         (["--cfg", "jobs"], "invalid choice"),
         (["--config-dir", "nowhere"], "--config-dir is 'nowhere', which is not found"),
-        (["@nowhere"], "nowhere cannot be read: No such file or directory"),
         (["--rerun", "nowhere"], "--rerun is nowhere, but nowhere/overrides does not exist; give the folder of a run"),
     ],
 )
@@ -54,29 +53,16 @@ def test_a_flag_that_makes_no_sense_is_refused(tmp_path: Path, monkeypatch, argu
 def test_of_two_choices_of_a_group_the_last_counts(tmp_path: Path):
     chosen = read_command_line(["model=bert", "seed=1", "model=textcnn", "seed=2"]).overrides
     assert chosen == ["seed=1", "model=textcnn", "seed=2"]
-    path = tmp_path / "former"
-    path.write_text("model=bert\n")
-    assert read_command_line([f"@{path}", "model=textcnn"]).overrides == ["model=textcnn"]
+    write_overrides(tmp_path, ["model=bert"])
+    assert read_command_line(["--rerun", str(tmp_path), "model=textcnn"]).overrides == ["model=textcnn"]
 
 
 def test_a_file_of_overrides_is_taken_as_it_was_written_by_a_run(tmp_path: Path):
     path = write_overrides(tmp_path, WRITTEN)
-    assert read_overrides(path) == WRITTEN
+    assert read_command_line(["--rerun", str(tmp_path)]).overrides == WRITTEN
     # and as xargs reads it
     pieces = subprocess.run(["xargs", "-a", str(path), "printf", "%s\\0"], capture_output=True, text=True).stdout
     assert pieces.split("\0")[:-1] == WRITTEN
-
-
-def test_a_file_of_ones_own_needs_no_quotes_for_a_shell(tmp_path: Path):
-    path = tmp_path / "mine.txt"
-    lines = [line for line in WRITTEN if "\n" not in line]
-    path.write_text("# a comment\n\n" + "\n".join(lines))
-    assert read_command_line([f"@{path}", "seed=2"]).overrides == [*lines, "seed=2"]
-    path.write_text("'data.train=a.csv\n")
-    with pytest.raises(
-        UserError, match=r"mine.txt:1 is 'data.train=a.csv, which is not one override; close its quotes"
-    ):
-        read_command_line([f"@{path}"])
 
 
 def test_a_run_is_repeated_with_its_overrides_replaced_by_new_ones(tmp_path: Path):
