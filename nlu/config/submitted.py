@@ -1,13 +1,11 @@
 """Jobs of a queue: refused and lost ones, and jobs whose time is up.
 
 This module contains everything that depends on submitit's internals, read in 1.5.4: the names of its errors, by which
-they are recognized without an import, the first line of their messages, the signal that it sends, and the file with the
-result of a job. If one of these is missing in another version, errors keep their traceback, the signal is the
-documented one, and requeued jobs still continue.
+they are recognized without an import, the signal that it sends, and the file with the result of a job. If one of these
+is missing in another version, the signal is the documented one, and requeued jobs still continue.
 """
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,10 +20,7 @@ LAST_WORD_S = 3.0
 """Longest time in which a process that failed writes its error."""
 LOST_MAX = 5
 """Restarts after lost processes; the next loss fails the job."""
-LOST, RAISED = "UncompletedJobError", "FailedJobError"
-_LOST = re.compile(
-    r"Job (?P<job>\S+) \(task: \S+\) with path (?P<folder>\S+)/[^/\s]+\s.*?\(state: (?P<state>[^)]*)\)", re.S
-)
+LOST = "UncompletedJobError"
 
 
 class JobLost(RuntimeError):
@@ -55,24 +50,6 @@ def refusal_of(error: BaseException | None) -> str | None:
         return None
     lines = (cause.stderr or "").strip().splitlines()
     return lines[-1] if lines else str(cause)
-
-
-def grid_problems(error: Exception) -> list[str]:
-    """Return the messages for an error of a grid's launcher; [] if its traceback should be shown."""
-    if not was_lost(error):
-        return []
-    if refusal := refusal_of(error):
-        return [f"the jobs were refused: {refusal}; correct what hydra.launcher sets"]
-    found = _LOST.search(str(error))
-    if str(error).startswith("Job not requeued"):
-        return ["a job reached its time limit before it had anything to save; increase hydra.launcher.timeout_min"]
-    if RAISED in {kind.__name__ for kind in type(error).__mro__} or found is None:
-        return []
-    return [
-        f"job {found['job']} ended without a result ({found['state']}); its output is in {found['folder']}; the other "
-        "jobs continue; once they have ended, the same command with the same hydra.sweep.dir and resume=auto runs the "
-        "rest"
-    ]
 
 
 def is_submitted() -> bool:

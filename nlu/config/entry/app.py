@@ -50,7 +50,7 @@ from nlu.config.entry.guard import Checked, checked, current_config, send, white
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
 from nlu.config.resolving import as_given, resolve, without_hydra
-from nlu.config.submitted import grid_problems, is_submitted
+from nlu.config.submitted import is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
 
@@ -272,7 +272,7 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
             if not job.has_started and (number := stopping.received()) is not None:
                 # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
                 raise stopping.Stopped(number) from None
-            found = storage_problems(error, before_start=not job.has_started) or grid_problems(error)
+            found = storage_problems(error, before_start=not job.has_started)
             # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
             if not found and not job.has_started and isinstance(error, USER_MISTAKES):
                 found = [fault_of(error, config_name, _loader(hydra), line.overrides)]
