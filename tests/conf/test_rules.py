@@ -172,8 +172,6 @@ AT_THE_LIMIT = [
     (f"{OWN} data.urls={{no.csv:https://x/y}} data.dev=no.csv", f"{OWN} data.dev=none*.csv", "which no file matches"),
     ("trainer.batch_size=2 trainer.devices=2", "trainer.batch_size=1 trainer.devices=2", "set it to >= 2"),
     ("trainer.patience=null trainer.eval_interval=0", "trainer.patience=1ep trainer.eval_interval=0", "scores only at"),
-    ("trainer.patience=1ep trainer.min_duration=2ep", "trainer.min_duration=2ep", "so nothing ends the run before"),
-    ("trainer.eval_warmup=1ep", "trainer.eval_warmup=1ep trainer.eval_interval=0", "trainer.eval_warmup is 1ep, but"),
     ("trainer.patience=2ep trainer.eval_interval=1ep", "trainer.patience=1ep trainer.eval_interval='0'", "scores only"),
     (OWN, OWN.replace("0", "-1"), "data.fields.text is -1 but columns are counted from 0; set it to a number >= 0"),
     (OWN, OWN.replace(",", ",txt:2,"), "data.fields.txt: unknown field; nearest: text"),

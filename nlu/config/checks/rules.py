@@ -194,16 +194,6 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
             f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
             "trainer.eval_interval to less than the patience, or trainer.patience=null"
         )
-    if trainer["min_duration"] is not None and trainer["patience"] is None:
-        yield (
-            f"trainer.min_duration is {trainer['min_duration']}, but trainer.patience=null, so nothing ends the run "
-            "before trainer.max_duration; set trainer.patience, or leave trainer.min_duration out"
-        )
-    if trainer["eval_warmup"] is not None and trainer["eval_interval"] in (0, "0"):
-        yield (
-            f"trainer.eval_warmup is {trainer['eval_warmup']}, but trainer.eval_interval=0 scores only at the end; set "
-            "trainer.eval_interval, or leave trainer.eval_warmup out"
-        )
 
 
 def _parallel(config: dict[str, Any], strategy: Mapping[str, Any]) -> Iterator[str]:
