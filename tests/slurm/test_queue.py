@@ -14,10 +14,10 @@ from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,
     detail,
+    has_begun,
     jobs,
     kill_process,
     let_end,
-    process_of,
     queue,
     until,
     wait,
@@ -90,7 +90,7 @@ def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp
     fixed = queue(tmp_path / "fixed", wait, additional_parameters={"nodelist": "n2", "no-requeue": True})
     (again,), (gone,) = own.submit(jobs(tmp_path, 1)), fixed.submit(jobs(tmp_path, 1))
     # Before srun has started a job's work, the end of slurmd is a failure of the job.
-    process_of(again), process_of(gone)
+    has_begun(again, gone)
     lose_node("n2")
     try:
         assert until(JobState.LOST, fixed, gone)[0].reason in ("NODE_FAIL", "NODE_FAIL, exit 1:0")
@@ -116,6 +116,7 @@ def test_while_slurm_does_not_answer_nothing_is_known_and_jobs_continue(tmp_path
         for ask_it in (own.look, own.cancel):
             with pytest.raises(OSError):
                 ask_it([ticket])
+    QueuedSlurmJob.watcher.hurry()
     let_end(ticket)
     until(JobState.DONE, own, ticket)
 
@@ -124,7 +125,7 @@ def test_while_slurm_does_not_answer_nothing_is_known_and_jobs_continue(tmp_path
 def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
     own = queue(tmp_path, wait)
     (ticket,) = own.submit(jobs(tmp_path, 1))
-    process_of(ticket)
+    has_begun(ticket)
     # The work does not listen to SIGTERM, and ends within KillWait, with its result.
     ask("scontrol", "requeue", ticket.id)
     let_end(ticket)

@@ -49,6 +49,7 @@ def sleep(job: Job) -> JobReturn:
 def wait(job: Job) -> JobReturn:
     """Work until the test has the job end, see `let_end`; return the job's number."""
     start, file = os.environ.get("SLURM_RESTART_COUNT", "0"), Path(f"{job.folder}.ends")
+    file.with_suffix(".began").touch()
     while not (file.exists() and start in file.read_text().split()):
         time.sleep(0.05)
     print(f"job {job.number} has waited", file=sys.stderr)
@@ -83,6 +84,14 @@ def until(state: JobState, queue: SlurmQueue, *tickets: Ticket, patience_s: floa
         wrong = [look for look in looks if look.state.is_final and look.state is not state]
         assert not wrong and time.monotonic() < deadline_s, f"wanted {state}: {looks}"
         time.sleep(0.2)
+
+
+def has_begun(*tickets: Ticket) -> None:
+    """Wait until jobs are at work that `wait`, beyond the start of their processes."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not all(Path(f"{ticket.job.folder}.began").exists() for ticket in tickets):
+        assert time.monotonic() < deadline_s, ask("squeue", "--states=all")
+        time.sleep(0.1)
 
 
 def process_of(ticket: Ticket) -> int:
