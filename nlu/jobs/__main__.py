@@ -136,10 +136,16 @@ def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "Sequence[Liste
 
 
 def _cancel(rows: "Sequence[Listed]") -> int:
-    from nlu.config.words import counted
+    from nlu.config.words import counted, numbered
     from nlu.jobs.listing import queued
     from nlu.jobs.queue import cancel
 
+    if cut := [row.submitted.job.number for row in rows if row.submitted.ticket is None and not row.submitted.ended]:
+        print(
+            f"nlu: the submission of {numbered('job', cut)} was cut off, and a queue may have it all the same; the "
+            "command that submitted it finds out",
+            file=sys.stderr,
+        )
     if not (chosen := [row for row in rows if row.is_open]):
         print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
         return 0

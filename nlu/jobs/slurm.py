@@ -111,6 +111,12 @@ class SqueueWatcher(SlurmInfoWatcher):
         """Ask for these jobs no more: they have ended."""
         self._finished |= set(job_ids)
 
+    def begun(self, job_ids: Iterable[str]) -> None:
+        """Know nothing of these new jobs yet: a cluster that counts from 1 again gives them the ids of former ones."""
+        self._finished -= set(job_ids)
+        for job_id in job_ids:
+            self._info_dict.pop(job_id, None)
+
     def hurry(self) -> None:
         """Ask at once, and often in the next seconds."""
         self._start_time, self._last_status_check = time.time(), -math.inf
@@ -191,6 +197,7 @@ class SlurmQueue(Queue):
             taken = executor.map_array(PlainWork(self._work), jobs)
         except FailedJobError as error:
             raise self._refusal(str(getattr(error.__cause__, "output", None) or error), executor.folder) from error
+        QueuedSlurmJob.watcher.begun([one.job_id for one in taken])
         return [self._ticket(job, one.job_id, executor.folder) for job, one in zip(jobs, taken, strict=True)]
 
     def _refusal(self, said: str, folder: Path) -> OSError | JobRefused:
@@ -344,6 +351,8 @@ def _ask(command: list[str]) -> str:
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, env=environment)
+    except FileNotFoundError:
+        raise OSError(f"{command[0]} is not on the PATH here; run this where Slurm is installed") from None
     except subprocess.TimeoutExpired:
         raise OSError(f"{command[0]} does not answer after {ANSWER_S:.0f} s") from None
     if done.returncode:

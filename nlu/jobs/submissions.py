@@ -132,10 +132,10 @@ class Submissions:
 
     def read(self) -> list[Submitted]:
         """Return the jobs that were handed over or about to be, oldest first. Raises DataError for a damaged record."""
-        found: dict[str, Submitted] = {}
+        found, refused = dict[str, Submitted](), dict[str, Submitted]()
         for number, event in self._events():
             try:
-                _apply(event, found)
+                _apply(event, found, refused)
             except (KeyError, TypeError) as error:
                 raise self._damaged(number, error) from error
         return list(found.values())
@@ -168,8 +168,8 @@ class Submissions:
             sync_folder(self.folder)
 
 
-def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> None:
-    """Apply an event to the known jobs."""
+def _apply(event: Mapping[str, Any], found: dict[str, Submitted], refused: dict[str, Submitted]) -> None:
+    """Apply an event to the known jobs, and to those that are not in the queue."""
     match event["event"]:
         case "begin":
             about = event["queue"], event["settings"], event["command"], event["time_s"]
@@ -179,11 +179,13 @@ def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> None:
                 )
         case "submitted":
             for known in event["tickets"]:
-                before = found[known["token"]]
+                # Another command may have taken the job for not submitted meanwhile (nlu.jobs --forget).
+                before = found.get(known["token"]) or refused.pop(known["token"])
                 found[known["token"]] = replace(before, ticket=Ticket(before.job, known["id"], known["log"]))
         case "refused":
             for token in event["tokens"]:
-                found.pop(token, None)
+                if token in found:
+                    refused[token] = found.pop(token)
         case "ended":
             found[event["token"]] = replace(found[event["token"]], ended=event["state"])
 

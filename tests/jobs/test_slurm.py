@@ -114,6 +114,12 @@ def test_while_slurm_does_not_answer_nothing_is_known_of_jobs(tmp_path, programs
     assert len((folder / "squeue.said").read_text().splitlines()) == 1, "nor is it asked more often"
 
 
+def test_where_slurm_is_not_installed_its_jobs_are_unknown_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
+    with pytest.raises(QueueAway, match="squeue is not on the PATH here; run this where Slurm is installed"):
+        queue(tmp_path).look([ticket(tmp_path, "57")])
+
+
 def test_trials_that_begin_one_by_one_are_asked_for_together(tmp_path, programs, monkeypatch):
     folder = programs(squeue="for n in 1 2 3 4 5; do echo $n'|RUNNING|n1|N/A|None'; done")
     monkeypatch.setattr(slurm, "SHORTEST_POLL_S", 0.5)
@@ -123,6 +129,16 @@ def test_trials_that_begin_one_by_one_are_asked_for_together(tmp_path, programs,
     assert looks == [Look(JobState.RUNNING, "n1")] * 4
     asked = (folder / "squeue.said").read_text().splitlines()
     assert [line.rpartition("=")[2] for line in asked] == ["1", "1,2,3,4,5"]
+
+
+def test_a_cluster_that_counts_from_1_again_gives_the_id_of_an_ended_job_to_another(tmp_path, programs):
+    programs(sbatch="echo Submitted batch job 1", squeue="echo '1|FAILED|n1|1|None'")
+    own = queue(tmp_path)
+    (before,) = own.submit(jobs(tmp_path, 1))
+    assert own.look([before])["1"].state is JobState.LOST
+    programs(sbatch="echo Submitted batch job 1", squeue="echo '1|PENDING||N/A|Priority'")
+    (again,) = own.submit([Job(1, str(tmp_path / "1"), (), "other")])
+    assert own.look([again])["1"].state is JobState.WAITING
 
 
 POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)' >&2"

@@ -51,6 +51,15 @@ def test_refused_jobs_are_removed_from_the_record(tmp_path):
     assert [one.job.number for one in record.read()] == [2]
 
 
+def test_a_job_that_was_forgotten_while_it_was_handed_over_is_known_again(tmp_path):
+    record = Submissions(tmp_path)
+    (ticket,) = submit(record, 0)
+    record.refused([ticket.job])
+    record.submitted([ticket])
+    record.ended(ticket.job.token, "done")
+    assert [(one.ticket, one.ended) for one in record.read()] == [(ticket, "done")]
+
+
 @pytest.mark.parametrize("kept", [1, 30])
 def test_a_line_that_a_kill_cut_is_passed_over_also_where_others_follow(tmp_path, kept):
     record = Submissions(tmp_path)

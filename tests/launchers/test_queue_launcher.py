@@ -124,6 +124,8 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     said = capfd.readouterr().err
     assert "the submission of jobs 0" in said and "; look there, cancel what you find, and python -m nlu.jobs" in said
     assert jobs_main(["run"]) == 0 and "unknown" in capfd.readouterr().out
+    assert jobs_main(["run", "--cancel"]) == 0
+    assert "the submission of job 0 was cut off, and a queue may have it all the same" in capfd.readouterr().err
     assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
 
