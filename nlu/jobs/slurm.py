@@ -130,11 +130,17 @@ class SqueueWatcher(SlurmInfoWatcher):
             if unknown := [id for id in ids if id not in found]:
                 # Last, since the accounting is a database that lags behind and may be absent.
                 found |= _sacct(unknown)
-            self._info_dict |= {id: found.get(id, FORGOTTEN) for id in ids}
+            self._info_dict |= {id: found.get(id) or self._forgotten(id) for id in ids}
         except OSError as error:
             self._error = error
         # Also after a failure, so that a controller that does not answer is not asked more often.
         self._last_status_check = time.time()
+
+
+    def _forgotten(self, job_id: str) -> Info:
+        """Return what is known of a job that Slurm does not know: it has ended by now, if it was there before."""
+        before = self._info_dict.get(job_id, FORGOTTEN)
+        return {**FORGOTTEN, "End": f"{time.time():.0f}"} if before["State"] else before
 
 
 class QueuedSlurmJob(SlurmJob[Any]):
@@ -278,7 +284,7 @@ class SlurmQueue(Queue):
         if state in CANCELLED:
             return Look(JobState.CANCELLED, node, reason)
         # If the clock of the cluster is wrong, this takes more or less time.
-        if state == "COMPLETED" and info["End"].isdigit() and time.time() - int(info["End"]) < GRACE_S:
+        if state in ("", "COMPLETED") and info["End"].isdigit() and time.time() - int(info["End"]) < GRACE_S:
             return Look(JobState.RUNNING, node, "its result is awaited")
         return Look(JobState.LOST, node, {"": reason, "COMPLETED": "it ended without a result"}.get(state, state))
 

@@ -91,6 +91,19 @@ def test_each_answer_about_a_job_without_a_result_means_a_state(tmp_path, progra
     assert (look.state, look.reason) == (state, reason)
 
 
+def test_the_result_of_a_job_that_slurm_forgets_at_once_is_awaited(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(slurm, "SHORTEST_POLL_S", 0.0)
+    programs(squeue="echo '57|RUNNING|n1|N/A|None'")
+    own = ticket(tmp_path, "57")
+    assert queue(tmp_path).look([own])["57"].state is JobState.RUNNING
+    programs(squeue=FORGOTTEN, sacct="exit 1")
+    for _ in range(2):
+        QueuedSlurmJob.watcher.hurry()
+        assert queue(tmp_path).look([own])["57"] == Look(JobState.RUNNING, None, "its result is awaited")
+    monkeypatch.setattr(slurm, "GRACE_S", 0.0)
+    assert queue(tmp_path).look([own])["57"].state is JobState.LOST
+
+
 def test_the_accounting_knows_a_job_that_squeue_has_forgotten(tmp_path, programs):
     programs(squeue=FORGOTTEN, sacct="echo '57|CANCELLED by 7|n1|1|0:15'")
     assert queue(tmp_path).look([ticket(tmp_path, "57")])["57"] == Look(
