@@ -136,7 +136,6 @@ class SqueueWatcher(SlurmInfoWatcher):
         # Also after a failure, so that a controller that does not answer is not asked more often.
         self._last_status_check = time.time()
 
-
     def _forgotten(self, job_id: str) -> Info:
         """Return what is known of a job that Slurm does not know: it has ended by now, if it was there before."""
         before = self._info_dict.get(job_id, FORGOTTEN)
