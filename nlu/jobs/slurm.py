@@ -139,7 +139,7 @@ class SqueueWatcher(SlurmInfoWatcher):
     def _forgotten(self, job_id: str) -> Info:
         """Return what is known of a job that Slurm does not know: it has ended by now, if it was there before."""
         before = self._info_dict.get(job_id, FORGOTTEN)
-        return {**FORGOTTEN, "End": f"{time.time():.0f}"} if before["State"] else before
+        return {**FORGOTTEN, "End": str(int(time.time()))} if before["State"] else before
 
 
 class QueuedSlurmJob(SlurmJob[Any]):
