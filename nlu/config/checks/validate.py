@@ -134,28 +134,10 @@ def _values(config: Mapping[str, object], schema: str) -> Iterator[str]:
         for name, key in own.keys.items():
             if _is_missing(node.get(name, MISSING if key.default is REQUIRED else None)):
                 yield _not_set(_shown(f"{prefix}{name}"), rule_of(key.annotation))
-        for name, value in given.items():
-            yield from _not_set_inside(f"{prefix}{name}", value)
 
 
 def _has_schema(key: str, value: object) -> bool:
     return isinstance(value, Mapping) and (TARGET in value or key in PLAIN_GROUPS)
-
-
-def _not_set_inside(key: str, value: object) -> Iterator[str]:
-    """Yield a problem for each `???` inside a list or mapping; `_values` finds those of nodes."""
-    if _has_schema(key, value):
-        return
-    items: Iterable[tuple[str, object]] = ()
-    if isinstance(value, Mapping):
-        items = ((f"{key}.{name}", item) for name, item in value.items())
-    elif isinstance(value, list | tuple):
-        items = ((f"{key}[{number}]", item) for number, item in enumerate(value))
-    for inner, item in items:
-        if _is_missing(item):
-            yield f"{inner} is not set; set {inner}"
-        else:
-            yield from _not_set_inside(inner, item)
 
 
 def _key_of(problem: str) -> str:

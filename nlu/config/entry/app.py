@@ -18,15 +18,13 @@ from typing import Any, Literal, NoReturn
 
 import hydra as hydra_package
 from hydra import initialize_config_search_path
-from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, configure_log, run_job
-from hydra.types import HydraContext, RunMode
+from hydra.core.utils import configure_log
+from hydra.types import RunMode
 from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
@@ -49,7 +47,7 @@ from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
-from nlu.config.resolving import as_given, resolve, without_hydra
+from nlu.config.resolving import resolve, without_hydra
 from nlu.config.submitted import is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
@@ -290,27 +288,11 @@ def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: b
     with read_write(config.hydra):
         config.hydra.mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    name = config.hydra.job.config_name
+    # Hydra would compose again here (read in 1.4.0rc3).
+    hydra.compose_config = lambda **_: config  # type: ignore[method-assign]
     with current_config(config):
-        callbacks = Callbacks(config)
-        context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
-        if is_multirun:
-            callbacks.on_multirun_start(config=config, config_name=name)
-            try:
-                sweeper = Plugins.instance().instantiate_sweeper(
-                    config=config, hydra_context=context, task_function=task
-                )
-                return sweeper.sweep(arguments=as_given(config.hydra.overrides.task))
-            finally:
-                callbacks.on_multirun_end(config=config, config_name=name)
-        callbacks.on_run_start(config=config, config_name=name)
-        returned = JobReturn()
-        try:
-            returned = run_job(task, config, "hydra.run.dir", None, context)
-            # Raises what the job raised.
-            return returned.return_value
-        finally:
-            callbacks.on_run_end(config=config, config_name=name, job_return=returned)
+        name = config.hydra.job.config_name
+        return hydra.multirun(name, task, []) if is_multirun else hydra.run(name, task, []).return_value
 
 
 class _Job:
