@@ -1,7 +1,4 @@
-"""The routes of a server: predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json.
-
-`nlu.serving.requests` checks bodies itself, with plainer messages than the schemas of /openapi.json would give.
-"""
+"""The routes of a server: predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json."""
 
 import asyncio
 import json

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Annotated, Any, TypeVar
 
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from nlu.config.checks.values import rule_of
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.config.nearest import hint
@@ -65,9 +68,29 @@ async def read_body(request: Request, most_kb: int, timeout_s: float) -> bytes:
     return bytes(body)
 
 
-PREDICT = {"rows": "a list of rows", "scores": "true or false", "logits": "true or false"}
-EXPLAIN = {"row": "a row", "label": "a label", "span": "the first and the last unit"}
-"""the keys of a body, and what each holds"""
+class PredictBody(BaseModel):
+    """The body of a request to /predict."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    rows: list[Any]
+    """texts by field, as GET /labels names them, or by the run's own columns; also a text, or a list of two texts or of
+    tokens, by itself"""
+    scores: bool = False
+    logits: bool = False
+
+
+class ExplainBody(BaseModel):
+    """The body of a request to /explain."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    row: Any
+    label: str | None = None
+    """by default what is predicted"""
+    span: Annotated[list[int], Len(2, 2)] | None = None
+    """first and last unit, of a tagger"""
+
+
+B = TypeVar("B", PredictBody, ExplainBody)
 
 
 @dataclass(frozen=True)
@@ -90,32 +113,23 @@ class AskedWhy:
 
 def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
     """Return the request in a body. Raises Refused."""
-    found = _object(body, PREDICT, "rows")
-    rows = found["rows"]
-    if not isinstance(rows, list):
-        raise Refused(422, f"rows is not a list; send {json.dumps({'rows': [example_of(trained)]})}")
-    if len(rows) > limits.max_rows:
+    found = _read(PredictBody, body, example_of(trained))
+    if len(found.rows) > limits.max_rows:
         raise Refused(
-            422, f"rows has {len(rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
+            422, f"rows has {len(found.rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
         )
-    scores, logits = (_flag(found, name) for name in ("scores", "logits"))
-    values = [_values(trained, row, f"row {number}", limits) for number, row in enumerate(rows, 1)]
+    values = [_values(trained, row, f"row {number}", limits) for number, row in enumerate(found.rows, 1)]
     try:
-        return Asked(values, columns_of(trained, prefix="", scores=scores, logits=logits), logits)
+        return Asked(values, columns_of(trained, prefix="", scores=found.scores, logits=found.logits), found.logits)
     except UserError as error:
         raise Refused(422, " ".join(error.problems)) from None
 
 
 def read_explain(body: bytes, trained: Trained, limits: Serve) -> AskedWhy:
     """Return the request in a body. Raises Refused."""
-    found = _object(body, EXPLAIN, "row")
-    label, span = found.get("label"), found.get("span")
-    if label is not None and not isinstance(label, str):
-        raise Refused(422, f"label is {label!r:.40} but must be a text")
-    if span is not None and not (isinstance(span, list) and len(span) == 2 and all(map(_is_whole, span))):
-        raise Refused(422, f"span is {span!r:.40} but must be the first and the last unit, such as [0, 3]")
-    values = _values(trained, found["row"], "row", limits)
-    return AskedWhy(values, label, None if span is None else (span[0], span[1]))
+    found = _read(ExplainBody, body, example_of(trained))
+    span = None if found.span is None else (found.span[0], found.span[1])
+    return AskedWhy(_values(trained, found.row, "row", limits), found.label, span)
 
 
 def example_of(trained: Trained) -> dict[str, str]:
@@ -123,34 +137,30 @@ def example_of(trained: Trained) -> dict[str, str]:
     return dict.fromkeys(alternatives_of(trained)[-1], "...")
 
 
-def _flag(found: Mapping[str, object], name: str) -> bool:
-    """Return a key that is true or false, by default false. Raises Refused for another value."""
-    value = found.get(name, False)
-    if not isinstance(value, bool):
-        raise Refused(422, f"{name} is {value!r:.40} but must be true or false")
-    return value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    # True and False are integers too.
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _object(body: bytes, keys: Mapping[str, str], needed: str) -> dict[str, object]:
+def _read(kind: type[B], body: bytes, example: dict[str, str]) -> B:
+    keys = list(kind.model_fields)
     try:
-        found = json.loads(body.decode("utf-8"))
+        return kind.model_validate(json.loads(body.decode("utf-8")))
     except UnicodeDecodeError as error:
         raise Refused(422, f"the body is not UTF-8: byte {error.start} ({error.reason}); send JSON") from None
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        # A wrong name explains that another one is missing.
+        first = max(found, key=lambda one: one["type"] == "extra_forbidden")
+        name = str(first["loc"][0]) if first["loc"] else ""
     # Deeply nested JSON exceeds the recursion limit of Python's parser.
     except (ValueError, RecursionError) as error:
         raise Refused(422, f"the body is not JSON ({error}); send an object with {', '.join(keys)}") from None
-    if not isinstance(found, dict):
-        raise Refused(422, f"the body is not an object; send one with {', '.join(keys)}")
-    if unknown := [name for name in found if name not in keys]:
-        raise Refused(422, f"{unknown[0]:.40}: unknown key; {hint(unknown[0], keys)}")
-    if needed not in found:
-        raise Refused(422, f"the body lacks {needed}, {keys[needed]}; send it")
-    return found
+    if not name:
+        raise Refused(422, f"the body is not an object, or has a key that is no text; send one with {', '.join(keys)}")
+    if name not in keys:
+        raise Refused(422, f"{name:.40}: unknown key; {hint(name, keys)}")
+    if name == "rows" or first["type"] == "missing":
+        wrong = f"the body lacks {name}" if first["type"] == "missing" else f"{name} is not a list"
+        valid = {"rows": [example]} if kind is PredictBody else {"row": example}
+        raise Refused(422, f"{wrong}; send {json.dumps(valid)}")
+    rule = rule_of(kind.model_fields[name].annotation)
+    raise Refused(422, f"{name} is {first['input']!r:.40} but must be {rule}")
 
 
 def _values(trained: Trained, row: object, place: str, limits: Serve) -> Values:
