@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from nlu.config.errors import DataError, Temporary, UserError, causes
 from nlu.config.variables import ENDPOINT, KEY, SECRET, TOKEN, name_of
@@ -38,6 +39,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """errors of a disk to which a file is fetched"""
 
 T = TypeVar("T")
+_answered: set[tuple[str, str]] = set()
+"""servers that this process has reached: their names were right, and a name that is unknown now is a fault on the way"""
 
 
 class Unreachable(DataError, OSError, Temporary):
@@ -71,7 +74,9 @@ def asked(
 
     def call() -> T:
         try:
-            return verb()
+            result = verb()
+            _answered.add(_server_of(place))
+            return result
         except Exception as error:  # each driver has its own exceptions
             if isinstance(error, UserError) or isinstance(error, OSError) and error.errno in FULL:
                 raise
@@ -89,7 +94,7 @@ def told(place: Place, action: str, error: Exception, named: str) -> Exception:
         return Refused(missing) if action == "written" else FileNotFoundError(named)
     if status == CHANGED:
         return Changed(f"{named} changed while it was {action}; try again")
-    is_passing = _is_passing(error, status, code)
+    is_passing = _is_passing(place, error, status, code)
     if place.scheme in READ_ONLY:
         said = f"{start}{f'the server answers {status} ' if status else ''}{reason}; "
         return Unreachable(f"{said}try again later") if is_passing else Refused(f"{said}correct the URL")
@@ -124,7 +129,11 @@ def told(place: Place, action: str, error: Exception, named: str) -> Exception:
     return Refused(f"{start}{reason}{f' ({code})' if code else ''}; correct the address, or check {endpoint}")
 
 
-def _is_passing(error: Exception, status: int | None, code: str | None) -> bool:
+def _server_of(place: Place) -> tuple[str, str]:
+    return place.scheme, place.bucket or urlsplit(place.path).netloc
+
+
+def _is_passing(place: Place, error: Exception, status: int | None, code: str | None) -> bool:
     """Return whether the same request may succeed in a moment."""
     if status is not None or code in TRANSIENT_CODES:
         return code in TRANSIENT_CODES or status in BUSY or (status or 0) >= 500 and status != NOT_IMPLEMENTED
@@ -135,7 +144,8 @@ def _is_passing(error: Exception, status: int | None, code: str | None) -> bool:
     behind = list(causes(error, with_context=True))
     has_no_host = any(isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME for cause in behind)
     is_untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in behind)
-    return not (has_no_host or is_untrusted or isinstance(error, (ValueError, TypeError)))
+    is_mistaken = (has_no_host or is_untrusted) and _server_of(place) not in _answered
+    return not (is_mistaken or isinstance(error, (ValueError, TypeError)))
 
 
 def answer_of(error: BaseException) -> tuple[int | None, str | None, str]:

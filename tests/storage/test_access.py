@@ -170,6 +170,8 @@ class Web(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, dict[str, str], bytes]] = []
         self.asked: list[str | None] = []
+        self.versions: list[str | None] = []
+        """as If-Match asks for them"""
         self.place = parse_place(f"http://127.0.0.1:{self.server_port}/x%2Fy?signed=a%2Fb")
 
 
@@ -180,6 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.path == "/x%2Fy?signed=a%2Fb", "an address keeps its form"
         assert self.headers["Accept-Encoding"] == "identity"
         self.server.asked.append(self.headers.get("Range"))
+        self.server.versions.append(self.headers.get("If-Match"))
         answers = self.server.answers
         status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(status)
@@ -244,6 +247,15 @@ def test_a_range_on_the_web_is_complete_or_requested_again(web: Web) -> None:
     web.answers = [(200, {}, b"0123456789")]
     with pytest.raises(Changed, match="changed while it was read; try again"):
         read(web.place, 2, 5, FileInfo(False, 10))
+
+
+def test_ranges_on_the_web_are_of_one_version(web: Web) -> None:
+    web.answers = [(206, {}, b"234"), (206, {}, b"234"), (412, {}, b"")]
+    for etag in ("v1", 'W/"v1'):
+        assert read(web.place, 2, 5, FileInfo(False, 10, etag)) == b"234"
+    with pytest.raises(Changed, match="changed while it was read; try again"):
+        read(web.place, 5, 7, FileInfo(False, 10, "v1"))
+    assert web.versions == ['"v1"', None, '"v1"']
 
 
 def test_a_file_on_the_web_that_is_stored_compressed_comes_as_it_is_stored(web: Web) -> None:

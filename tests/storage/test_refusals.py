@@ -19,7 +19,7 @@ from botocore.exceptions import (
 
 from nlu.config.errors import DataError, UserError, is_temporary
 from nlu.io import main
-from nlu.storage import temporary
+from nlu.storage import refusals, temporary
 from nlu.storage.places import Place
 from nlu.storage.refusals import Changed, CredentialsUnavailable, Denied, Refused, Unreachable, asked
 from nlu.storage.temporary import Pauses
@@ -87,6 +87,7 @@ BUSY = [
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     monkeypatch.setattr(temporary, "time", SimpleNamespace(sleep=found.append))
+    monkeypatch.setattr(refusals, "_answered", set())
     monkeypatch.delenv("FSSPEC_OSS_KEY", raising=False)
     monkeypatch.delenv("OSS_ENDPOINTS", raising=False)
     return found
@@ -117,6 +118,15 @@ def test_a_service_that_is_busy_or_away_is_asked_again(place: Place, error: Exce
     with pytest.raises(Unreachable, match=r"^the mirror cannot be written: ") as caught:
         ask(place, [error] * 3, called="the mirror")
     assert is_temporary(caught.value)
+
+
+@pytest.mark.parametrize("place", [S3, OSS, WEB])
+def test_a_server_that_has_answered_and_has_no_name_now_is_away(place: Place, slept: list[float]) -> None:
+    error = caused(OSError("cannot connect"), NO_NAME)
+    with pytest.raises(Refused):
+        ask(place, [error])
+    assert ask(place, []) == "done"
+    assert ask(place, [error, error]) == "done" and slept == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(
