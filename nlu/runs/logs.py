@@ -7,7 +7,8 @@ record of a run that is not complete says why it ended.
 import logging
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -135,6 +136,19 @@ def record_end(run_dir: Path, end: Exception | str, rank: int = 0, *, level: int
         run_dir.mkdir(parents=True, exist_ok=True)
         with open(run_dir / _file_name(rank), "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+@contextmanager
+def end_stays_last(run_dir: Path) -> Iterator[None]:
+    """Repeat the end that a log tells, as its last record, if the block logs something after it."""
+    end = None
+    with suppress(OSError):
+        end = end_of(run_dir)
+    try:
+        yield
+    finally:
+        if end is not None:
+            record_end(run_dir, end.reason, level=STOPPED if end.state == "stopped" else logging.ERROR)
 
 
 def _reason(text: str) -> str:

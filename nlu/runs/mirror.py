@@ -16,7 +16,7 @@ from pathlib import Path
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.runs.freeing import RESULT
-from nlu.runs.logs import record_end
+from nlu.runs.logs import end_stays_last, record_end
 from nlu.runs.mirrored import KEY, OUTBOX, TRIES, Note, Version, bring, has_begun, require_own_run, versions
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import (
@@ -162,17 +162,17 @@ class Mirror:
         Raises MirrorUnavailable if the service still does not respond after EXIT_WAIT_S or FAILED_WAIT_S seconds.
         """
         began = has_begun(self._folder)
-        if began and self._failure is None:
-            # The end of a run writes files after its last save: result, figures, the last lines of the log.
-            self.saved()
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
         try:
+            if began and self._failure is None:
+                # The end of a run writes files after its last save: result, figures, the last lines of the log.
+                self.saved()
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
             self._wait(FAILED_WAIT_S if failed else EXIT_WAIT_S)
         finally:
             with self._changed:
-                self._given_up = True
+                self._closing = self._given_up = True
                 self._changed.notify_all()
             self._thread.join(GIVE_UP_S)
             remove(self._outbox)
@@ -287,7 +287,8 @@ def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
     except BaseException as error:
         was_stopped = stopping.received() is not None and isinstance(error, KeyboardInterrupt | SystemExit)
         try:
-            mirror.close(failed=not was_stopped)
+            with end_stays_last(mirror._folder):
+                mirror.close(failed=not was_stopped)
         except UserError as left:
             if was_stopped:
                 log.warning("%s", left)

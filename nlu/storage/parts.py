@@ -149,6 +149,9 @@ def fetch_into(place: Place, info: FileInfo, target: Path, advance: Advance) -> 
                 os.utime(part, (info.modified_s, info.modified_s))
             os.replace(part, target)
     except FileNotFoundError as error:
+        if str(error.filename) == str(part):
+            # The disk refuses it, such as that of /proc.
+            raise
         raise Changed(f"{place.shown} was removed while it was read; try again") from error
     except Locked as error:
         raise UserError(f"{target} is being written by another process; wait for it") from error

@@ -90,6 +90,8 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
     is_one_store = (source.scheme, source.bucket) == (target.scheme, target.bucket)
     if is_one_store and f"{target.path}/".startswith(f"{source.path}/"):
         raise UserError(f"{target.shown} is {source.shown}, or in it; name a target elsewhere")
+    if is_one_store and extra and f"{source.path}/".startswith(f"{target.path}/"):
+        raise UserError(f"{source.shown} is in {target.shown}, so --delete would remove it; name a target elsewhere")
     found, present = files(source), files(target) if there else {}
     items = [Item(source.within(name), file, target.within(name), present.get(name)) for name, file in found.items()]
     return _compared(items, [target.within(name) for name in present if extra and name not in found])

@@ -1,5 +1,6 @@
 """A run kept in an object store: its objects of any instant continue, to the same bytes, from an empty disk."""
 
+import errno
 import json
 import re
 import shutil
@@ -258,6 +259,36 @@ def test_the_mirror_has_the_reason_of_a_run_and_the_log_that_of_its_mirror(
     with pytest.raises(mirrors.MirrorUnavailable, match="did not accept it"):
         run(tmp_path / "other", f"mirror={url}-other", "trainer.stop_after=2st", kept=False)
     assert "with resume=auto sends the rest" in reason_of(tmp_path / "other")
+
+
+def test_what_the_mirror_says_at_the_end_does_not_hide_why_the_run_failed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "PAUSE_S", 0.01)
+    monkeypatch.setattr(mirrors, "SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(mirrors, "FAILED_WAIT_S", 0.5)
+    monkeypatch.setattr(Mirror, "_send", _never)
+    with pytest.raises(UserError, match="above trainer.max_loss"):
+        run(tmp_path / "here", "trainer.max_loss=1e-9")
+    assert "ended; waiting until all of it is in" in (tmp_path / "here/log.txt").read_text()
+    assert "above trainer.max_loss" in reason_of(tmp_path / "here")
+
+
+def test_a_disk_that_refuses_the_last_links_leaves_no_thread_and_releases_the_mirror(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **options: object) -> list[Any]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    mirror = Mirror(url, tmp_path)
+    mirror.open(may_hold_a_run=False)
+    (tmp_path / "config.yaml").write_text("")
+    monkeypatch.setattr(mirrors, "versions", full)
+    with pytest.raises(OSError, match="No space left"):
+        mirror.close()
+    newest = Pointers(ObjectStore(url, "mirror")).newest()
+    assert newest is not None and newest.released
+    assert not any(thread.name == "mirror" for thread in threading.enumerate())
 
 
 def reason_of(run_dir: Path) -> str:

@@ -128,6 +128,10 @@ def test_a_copy_onto_itself_or_onto_another_kind_is_refused(top: str, tmp_path: 
         with pytest.raises(UserError, match=said):
             plan_copy(parse_place(f"{top}/{source}"), parse_place(f"{top}/{target}"), recursive=True)
     assert len(plan_copy(parse_place(f"{top}/folder"), parse_place(f"{top}/folders"), recursive=True).copied) == 1
+    into, inner = parse_place(f"{top}/into"), parse_place(f"{top}/into/file")
+    assert len(plan_copy(inner, into, recursive=True).copied) == 1
+    with pytest.raises(UserError, match="into/file is in .*into, so --delete would remove it"):
+        plan_copy(inner, into, recursive=True, extra=True)
     with pytest.raises(UserError, match=r"folder is a folder; give --recursive to remove"):
         plan_remove(parse_place(f"{top}/folder"), recursive=False)
     file = parse_place(f"{top}/file")
@@ -151,7 +155,7 @@ def test_a_copy_to_a_path_with_a_slash_keeps_the_folder_name_and_lists_extra_fil
 def test_a_disk_that_refuses_is_told_with_a_remedy(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = parse_place(f"{s3.bucket(monkeypatch)}/x")
     access.write(source, b"content")
-    for target in ("/proc/none/x", str(write(tmp_path, {"file": b""}) / "file/x")):
+    for target in ("/proc/none/x", "/proc/none", str(write(tmp_path, {"file": b""}) / "file/x")):
         found = access.stat(source)
         assert found is not None
         with pytest.raises(UserError, match="; correct that or name another place, and try again"):
