@@ -40,7 +40,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 T = TypeVar("T")
 _answered: set[tuple[str, str]] = set()
-"""servers that this process has reached: their names were right, and a name that is unknown now is a fault on the way"""
+"""servers that this process has reached: a name of theirs that is unknown now is a fault on the way"""
 
 
 class Unreachable(DataError, OSError, Temporary):
