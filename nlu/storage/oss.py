@@ -1,4 +1,4 @@
-"""The file system of OSS: ossfs, with what its version 2025.5 lacks (etags, flat listings, ranges, keys of a role).
+"""The file system of OSS: ossfs, with what it lacks (etags, flat listings, ranges, large copies, keys of a role).
 
 Of ossfs, the private `_call_oss`, `_get_bucket` and `_auth` are used (read in 2025.5).
 """
@@ -9,6 +9,9 @@ from typing import Any
 from ossfs import OSSFileSystem
 
 from nlu.storage.role_keys import sign_by_role
+
+COPIED_BYTES = 500_000_000
+"""the largest object that is copied in one request, and the size of a part of a larger one; OSS takes up to 1 GB"""
 
 
 class Oss(OSSFileSystem):
@@ -68,6 +71,25 @@ class Oss(OSSFileSystem):
         """Write an object; with the mode "create" only if there is none."""
         headers = {"headers": {"x-oss-forbid-overwrite": "true"}} if mode == "create" else {}
         super().pipe_file(path, value, **headers, **options)
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        """Copy an object of any size within a bucket."""
+        bucket, key = self.split_path(path1)
+        _, target = self.split_path(path2)
+        size = self.info(path1)["size"]
+        if size <= COPIED_BYTES:
+            super().cp_file(path1, path2, **options)
+            return
+        from oss2.models import PartInfo
+
+        upload = self._call_oss("init_multipart_upload", target, bucket=bucket).upload_id
+        parts = []
+        for number, start in enumerate(range(0, size, COPIED_BYTES), start=1):
+            # Both ends of a range are included.
+            span = (start, min(start + COPIED_BYTES, size) - 1)
+            answer = self._call_oss("upload_part_copy", bucket, key, span, target, upload, number, bucket=bucket)
+            parts.append(PartInfo(number, answer.etag))
+        self._call_oss("complete_multipart_upload", target, upload, parts, bucket=bucket)
 
     def _entries(self, bucket: str, prefix: str, delimiter: str, page: int = 1000) -> Iterator[dict[str, Any]]:
         options = {"prefix": prefix, "delimiter": delimiter, "max_keys": page}

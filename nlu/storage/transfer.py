@@ -23,8 +23,6 @@ from nlu.storage.settle import MARKER, remove
 
 AT_ONCE = 8
 """small files in flight"""
-COPIED_MAX_BYTES = 1_000_000_000
-"""the largest object that OSS copies in one request"""
 # A time in seconds is a float here, and loses the last digits of a disk's nanoseconds.
 SAME_TIME_S = 1e-5
 
@@ -147,9 +145,7 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
     """Copy one file. Raises DataError if a service fails, UserError if a disk refuses."""
     source, target, size = item.source, item.target, item.info.size
     # ossfs takes an object of another bucket through this machine.
-    is_copied_there = source.scheme == target.scheme == "s3" or (
-        source.scheme == "oss" and source.bucket == target.bucket and (size or 0) < COPIED_MAX_BYTES
-    )
+    is_copied_there = source.scheme == target.scheme and (source.scheme == "s3" or source.bucket == target.bucket)
     with disk_errors(target):
         if target.is_local:
             fetch_into(source, item.info, Path(target.path), advance)

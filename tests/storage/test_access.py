@@ -77,6 +77,18 @@ def test_an_object_is_replaced_copied_and_read_as_one_version(remote: str) -> No
             ask()
 
 
+def test_a_large_object_of_oss_is_copied_in_parts(oss: OssServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopt(oss, monkeypatch)
+    monkeypatch.setattr("nlu.storage.oss.COPIED_BYTES", 5 << 20)
+    content = bytes(range(256)) * 45_000
+    source, target = (parse_place(f"oss://{oss.bucket}/large/{name}") for name in "ab")
+    write(source, content)
+    copy(source, target)
+    info = stat(target)
+    assert read_all(target) == content and info is not None and (info.etag or "").endswith("-3")
+    assert files(parse_place(f"oss://{oss.bucket}/large")).keys() == {"a", "b"}
+
+
 def test_a_conditional_write_replaces_nothing(remote: str) -> None:
     place = parse_place(f"{remote}/x")
     assert write_new(place, b"first") is True
