@@ -38,7 +38,7 @@ def composed(*overrides: str) -> Any:
 
     line = read_command_line(overrides)
     with hydra_of(line, RUN, conf_dir()) as hydra:
-        config, _ = checked_composition(hydra, "train", line.overrides)
+        config = checked_composition(hydra, "train", line.overrides)
         return Run.of(prepare(without_hydra(config)))
 
 

@@ -14,7 +14,7 @@ from nlu.config import stopping
 from nlu.config.choices import RUN, conf_dir
 from nlu.config.entry.app import checked_composition, hydra_of, run_composed, storage_problems
 from nlu.config.entry.flags import read_command_line
-from nlu.config.entry.guard import current_config, occupied_folder_problem, whitelist
+from nlu.config.entry.guard import current_config, is_sent, occupied_folder_problem, whitelist
 from nlu.config.errors import UserError, keys_called
 from nlu.config.placement import placement
 from nlu.config.plugins import find_plugins
@@ -36,8 +36,8 @@ def fit(overrides: Sequence[str], rows: dict[str, object]) -> Loaded:
         line = read_command_line([*given, *(f"data.{name}='{path}'" for name, path in written.items())])
         hydra = held.enter_context(hydra_of(line, RUN, conf_dir()))
         held.enter_context(keys_called({str(path): name for name, path in written.items()}))
-        config, of_hydra = checked_composition(hydra, "train", line.overrides)
-        _require_one_run(config, is_sent=of_hydra.launched_dir is not None)
+        config = checked_composition(hydra, "train", line.overrides)
+        _require_one_run(config)
         with current_config(config):
             run_dir = Path(str(config.hydra.run.dir)).absolute()
         if problem := occupied_folder_problem(config.resume, run_dir):
@@ -45,7 +45,7 @@ def fit(overrides: Sequence[str], rows: dict[str, object]) -> Loaded:
         kept = held.enter_context(kept_rows(written, run_dir))
         _name(config, kept)
         held.enter_context(keys_called({str(path): name for name, path in kept.items()}))
-        held.enter_context(execution_whitelist(whitelist(of_hydra.trusted)))
+        held.enter_context(execution_whitelist(whitelist()))
         outcome = run_composed(hydra, config, _train)
         if isinstance(outcome, Exception):
             raise outcome
@@ -83,11 +83,11 @@ def _with_rows(overrides: Sequence[str], sets: Sequence[str]) -> list[str]:
     return [*([] if is_chosen else ["data=files"]), *overrides, *(["data.format=auto"] if sets else [])]
 
 
-def _require_one_run(config: DictConfig, *, is_sent: bool) -> None:
+def _require_one_run(config: DictConfig) -> None:
     """Raise UserError for what needs other processes, or gives no single model."""
     place = placement()
     asked = {
-        "hydra/launcher": is_sent,
+        "hydra/launcher": is_sent(config),
         "hydra.mode=MULTIRUN": config.hydra.mode == RunMode.MULTIRUN,
         f"trainer.devices={config.trainer.devices}": config.trainer.devices != 1,
         f"a process that {place.kind} started": place.world_size > 1 or place.asked,

@@ -28,6 +28,11 @@ def trust(config: Mapping[str, Any]) -> None:
     _trusted.update([*packages, *modules_of(plugins)])
 
 
+def trusted() -> list[str]:
+    """Return the packages and modules that this process trusts."""
+    return sorted(_trusted)
+
+
 def _texts(value: object) -> list[str]:
     # This comes before values are checked.
     return [item for item in value if isinstance(item, str) and "${" not in item] if isinstance(value, list) else []

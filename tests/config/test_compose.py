@@ -112,7 +112,7 @@ def test_variables_of_the_environment_are_copied_as_hydra_does(tree: Path, monke
     monkeypatch.setenv("MINE", "3")
     line = read_command_line([*VALID, "hydra.job.env_copy=[MINE,NOT_SET]"])
     with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
-        config, _ = checked_composition(hydra, "job", line.overrides)
+        config = checked_composition(hydra, "job", line.overrides)
     assert config.hydra.job.env_set == {"MINE": "3"}
 
 
@@ -121,7 +121,7 @@ def test_jobs_with_other_targets_have_the_defaults_of_their_own(tree: Path):
     line = read_command_line(VALID)
     with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
         swept = "model._target_=shop.models.Model,shop.models.Heir"
-        master, _ = checked_composition(hydra, "job", [*VALID, swept], is_multirun=True)
+        master = checked_composition(hydra, "job", [*VALID, swept], is_multirun=True)
         composer = Jobs(hydra.config_loader, master)
         first, second = (composer.compose([*VALID, *job]).model for job in jobs)
         assert "layers" in first and "layers" not in second and second.dropout is None
@@ -135,7 +135,7 @@ def test_jobs_that_differ_in_values_are_composed_once_and_are_those_of_hydra(tre
         for seed in (1, 2, 3)
     ]
     with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
-        master, _ = checked_composition(hydra, "job", [*line.overrides, "task=tag"], is_multirun=True)
+        master = checked_composition(hydra, "job", [*line.overrides, "task=tag"], is_multirun=True)
         loader = hydra.config_loader
         with mock.patch.object(loader, "load_sweep_config", wraps=loader.load_sweep_config) as composed:
             composer = Jobs(loader, master)

@@ -44,7 +44,7 @@ from nlu.config.entry.flags import (
     read_command_line,
 )
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
-from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
+from nlu.config.entry.guard import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
 from nlu.config.resolving import resolve, without_hydra
@@ -229,8 +229,8 @@ def _loader(hydra: Hydra) -> Loader:
 
 def checked_composition(
     hydra: Hydra, config_name: str, overrides: Sequence[str], *, is_multirun: bool = False
-) -> tuple[DictConfig, Checked]:
-    """Return the composed configuration, and what Hydra's keys say. Raises UserError with every problem at once.
+) -> DictConfig:
+    """Return the composed configuration. Raises UserError with every problem at once, also of Hydra's keys.
 
     The jobs of a --multirun are checked one by one later, unless the command line itself is wrong.
     """
@@ -238,10 +238,10 @@ def checked_composition(
     # In the overrides, so that Hydra composes the jobs with it too.
     mode = ["hydra.mode=MULTIRUN"] if is_multirun else []
     composed = compose(loader, config_name, [*overrides, *mode], is_multirun=is_multirun)
-    of_hydra = checked(composed, is_multirun)
+    of_hydra = problems_of_hydra(composed, is_multirun)
     plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
     named = [one.key_or_group for one in composed.overrides if one.is_delete() or one.is_sweep_override()]
-    found = [*composed.problems, *of_hydra.problems, *unknown_names(plain, loader.schema, named)]
+    found = [*composed.problems, *of_hydra, *unknown_names(plain, loader.schema, named)]
     if found or not is_multirun:
         swept = tuple(one.key_or_group for one in composed.overrides if one.is_sweep_override())
         with current_config(composed.config):
@@ -249,7 +249,7 @@ def checked_composition(
         found += [text for text in own if not text.startswith(swept)] if swept else own
     if found:
         raise UserError(*with_places(found, config_name, loader, overrides))
-    return composed.config, of_hydra
+    return composed.config
 
 
 def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema: str) -> None:
@@ -258,11 +258,11 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
     with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
         job.swept = grid.swept
         try:
-            config, of_hydra = checked_composition(hydra, config_name, line.overrides, is_multirun=line.is_multirun)
-            grid.is_single = of_hydra.launched_dir is not None
-            if of_hydra.launched_dir is not None:
-                send(config, of_hydra.launched_dir)
-            with execution_whitelist(whitelist(of_hydra.trusted)):
+            config = checked_composition(hydra, config_name, line.overrides, is_multirun=line.is_multirun)
+            grid.is_single = not line.is_multirun and is_sent(config)
+            if grid.is_single:
+                send(config)
+            with execution_whitelist(whitelist()):
                 run_composed(hydra, config, job.wrapped(), is_multirun=line.is_multirun or grid.is_single)
         except UserError:
             raise

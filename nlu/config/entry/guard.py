@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 from nlu.config.redaction import credential_problems
 from nlu.config.resolving import as_given
-from nlu.config.types import TARGET
+from nlu.config.targets import TARGET, trusted
 
 LONGEST_NAME = 255
 """bytes that the name of a folder may have in Linux's file systems"""
@@ -48,20 +48,8 @@ _FACTORIES = (TARGET, "()", "class")
 """Keys of callbacks, launchers, sweepers and logging that name a callable."""
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What a command needs to know before Hydra starts."""
-
-    problems: list[str]
-    """what is wrong with Hydra's keys"""
-    trusted: list[str]
-    """trusted packages of the configuration"""
-    launched_dir: str | None
-    """folder of the single run that a launcher takes; None for other commands"""
-
-
-def checked(composed: Composed, is_multirun: bool) -> Checked:
-    """Return what Hydra's keys say, with every problem of them, and what the sweeper finds wrong.
+def problems_of_hydra(composed: Composed, is_multirun: bool) -> list[str]:
+    """Return every problem of Hydra's keys, and what the sweeper finds wrong.
 
     A sweeper that can tell without composing a job has a static method `problems`, which gets the overrides of its
     jobs.
@@ -77,8 +65,7 @@ def checked(composed: Composed, is_multirun: bool) -> Checked:
         ):
             of_jobs = [one for one in composed.overrides if not one.key_or_group.startswith(("hydra.", "hydra/"))]
             found += find(config, [str(one.input_line) for one in of_jobs], GlobalHydra.instance().config_loader())
-        is_sent = not found and not is_multirun and _is_sent(config)
-        return Checked(found, _trusted(config), str(config.hydra.run.dir) if is_sent else None)
+    return found
 
 
 def _sweeper_of(config: DictConfig) -> type[Plugin] | None:
@@ -87,9 +74,9 @@ def _sweeper_of(config: DictConfig) -> type[Plugin] | None:
 
 
 def _problems(config: DictConfig, parsed: Sequence[Override], *, is_multirun: bool) -> Iterator[str]:
-    is_launched = not is_multirun and _is_sent(config)
+    is_launched = not is_multirun and is_sent(config)
     yield from _unknown(config, parsed)
-    yield from _foreign(config, _trusted(config))
+    yield from _foreign(config)
     yield from place_problems(config, "sweep" if is_multirun else "run")
     yield from _changed_folder(config)
     yield from _verbose(config)
@@ -103,23 +90,20 @@ def _problems(config: DictConfig, parsed: Sequence[Override], *, is_multirun: bo
     yield from _foreign_sweeper(config) if is_multirun else _search_without_multirun(config, parsed, is_launched)
 
 
-def _trusted(config: DictConfig) -> list[str]:
-    """Return the trusted packages of a configuration."""
-    return [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
-
-
-def _is_sent(config: DictConfig) -> bool:
-    """Whether a single run goes to a launcher."""
+def is_sent(config: DictConfig) -> bool:
+    """Return whether a single run goes to a launcher."""
     return _is_launched(config) and not _is_dry_run(config)
 
 
-def send(config: DictConfig, run_dir: str) -> None:
+def send(config: DictConfig) -> None:
     """Make a configuration that of a --multirun whose only job is the run that it describes.
 
     Hydra calls launchers only for a --multirun. The records of the submission go into the run's folder, unless that is
     the working folder, as for nlu.preprocess.
     """
-    own = [] if os.path.abspath(run_dir) == os.getcwd() else ["++hydra.sweep.dir=${hydra.run.dir}"]
+    with current_config(config):
+        is_here = os.path.abspath(str(config.hydra.run.dir)) == os.getcwd()
+    own = [] if is_here else ["++hydra.sweep.dir=${hydra.run.dir}"]
     with read_write(config.hydra):
         if own:
             config.hydra.sweep.dir = "${hydra.run.dir}"
@@ -165,9 +149,9 @@ def _keys_of(config: DictConfig, parent: str) -> Collection[str] | None:
     return None
 
 
-def whitelist(trusted: Sequence[str]) -> list[str]:
+def whitelist() -> list[str]:
     """Return the patterns of classes that Hydra may build, for its `execution_whitelist`."""
-    return [f"{package}.*" for package in (*OWN, *_installed(), *trusted)]
+    return [f"{package}.*" for package in (*OWN, *_installed(), *trusted())]
 
 
 def place_problems(config: DictConfig, group: str) -> Iterator[str]:
@@ -247,8 +231,8 @@ def _secrets(config: DictConfig) -> Iterator[str]:
     return credential_problems(said, "hydra")
 
 
-def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:
-    allowed = (*OWN, *_installed(), *trusted)
+def _foreign(config: DictConfig) -> Iterator[str]:
+    allowed = (*OWN, *_installed(), *trusted())
     for key, target in _named("hydra", config.hydra):
         if not f"{target}.".startswith(tuple(f"{package}." for package in allowed)):
             package = target.partition(".")[0]
