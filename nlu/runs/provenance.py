@@ -23,10 +23,11 @@ from typing import Any
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from nlu.config.redaction import command_text, hide_setting, is_secret_file
+from nlu.config.redaction import command_text, hide_keys, hide_setting, is_secret_file
 from nlu.storage.files import write_bytes, write_json, write_text
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
+MAX_DIFF_LENGTH = 200_000
 MAX_FILE_BYTES = 1_000_000
 MAX_TEXT_BYTES = 100_000
 GIT_TIMEOUT_S = 20
@@ -183,7 +184,7 @@ def cpu_model() -> str:
 
 
 def _describe_checkout(package: Path) -> dict[str, object] | None:
-    """Return the commit of the checkout that contains the package, and whether it was changed; None without one.
+    """Return commit and changes of the checkout that contains the package, None if it is not in a checkout.
 
     A package installed in a folder that a checkout ignores does not belong to that checkout.
     """
@@ -193,7 +194,15 @@ def _describe_checkout(package: Path) -> dict[str, object] | None:
     checkout = Path(top.strip())
     status = _git(checkout, "status", "--porcelain") or ""
     commit = _git(checkout, "rev-parse", "--verify", "--quiet", "HEAD")
-    return {"commit": commit and commit.strip(), "dirty": bool(status.strip())}
+    # Settings of the user could run other programs for a diff, or hide a part of it.
+    plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
+    changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
+    secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
+    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret) or ""
+    # Half a key would not be recognized as a secret, so a diff is cut between two lines.
+    kept = diff if len(diff) <= MAX_DIFF_LENGTH else diff[: diff.rfind("\n", 0, MAX_DIFF_LENGTH) + 1]
+    described = {"commit": commit and commit.strip(), "dirty": bool(status.strip())}
+    return {**described, "diff": hide_keys(kept), "diff_cut": kept != diff}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
