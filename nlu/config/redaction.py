@@ -22,14 +22,15 @@ LAUNCHER = "hydra.launcher"
 LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
 """keys of a launcher that contain shell lines or options of a queue, and therefore possibly secrets"""
 FILE_NAMES = (
-    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*api_key*", "*.pem", "*.key", "*.p12", "id_rsa*",
-    "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", ".pypirc", ".npmrc", ".pgpass", "token", "token.txt", "*_token",
-    "*_token.txt", "odps_config*.ini", ".ossutilconfig*", ".aws", ".aliyun", ".alibabacloud", "kaggle.json",
+    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
+    "*.p12", "*.pfx", "*.kdbx", "*.keytab", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc",
+    "_netrc", ".pypirc", ".npmrc", ".pgpass", "token", "token.txt", "*_token", "*_token.txt", "*_token.json",
+    "odps_config*.ini", "odps.conf", ".ossutilconfig*", ".aws", ".aliyun", ".alibabacloud", ".kaggle", "kaggle.json",
 )  # fmt: skip
 _SECRET_NAME = re.compile(
     r".*(secret|password|passwd|passphrase|bearer|connection_?string"
     r"|(api|access|private|account|signing|encryption|ssh|client|auth|app)_?key).*"
-    r"|(.+_)?(token|jwt)|.+_pwd|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
+    r"|(.+_)?(token|jwt|pwd)|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
 )
 _SPECIAL_TOKEN = re.compile(r"(.+_)?(pad|mask|unk|cls|sep|bos|eos|special|image|per|max|min|n|num)_token")
 """names of a tokenizer's special tokens, and of numbers of tokens"""
@@ -68,7 +69,11 @@ PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Return whether a key or variable with this name is secret, in any notation: HF_TOKEN, hf-token, hub.hfToken."""
-    plain = _HUMP.sub("_", name.rpartition(".")[2]).lower().replace("-", "_")
+    last = name.rpartition(".")[2]
+    if last == "PWD":
+        # The working folder of a shell.
+        return False
+    plain = _HUMP.sub("_", last).lower().replace("-", "_")
     is_secret = _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
     return is_secret or plain in SECRET_NAMES
 

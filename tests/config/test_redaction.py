@@ -156,6 +156,10 @@ def test_a_key_is_recognized_by_its_form_in_any_place(secret: str) -> None:
     assert [text.partition(" ")[0] for text in credential_problems({"a": {"b": f"x {secret}"}})] == ["a.b"]
 
 
+def test_pwd_is_a_password_unless_it_is_the_folder_of_a_shell() -> None:
+    assert is_secret_name("tracker.pwd") and hide("pwd=abc") == "pwd=***" and hide("PWD=/home") == "PWD=/home"
+
+
 def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_in_any_place(monkeypatch) -> None:
     monkeypatch.setenv("Some_Service_Token", "no-form-of-its-own")
     assert hide("GET /no-form-of-its-own/x") == "GET /***/x"
@@ -167,6 +171,9 @@ def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_in_any_place(monk
 
 def test_files_of_credentials_are_known_by_name() -> None:
     for name in ("odps_config.ini", "ODPS_CONFIG.INI", ".ossutilconfig", ".aws", "my_token", "kaggle.json", "Prod.PEM"):
+        assert is_secret_file(name), name
+    # The launcher for PAI sends the other files of a folder of code to a bucket.
+    for name in (".htpasswd", "apikey.txt", "hf_token.json", "store.jks", "host.keytab", "keys.kdbx", "odps.conf"):
         assert is_secret_file(name), name
     assert not any(map(is_secret_file, ("tokens.txt", "tokenizer.json", "key.py", "config.ini", "train.py")))
 
