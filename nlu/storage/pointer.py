@@ -117,12 +117,25 @@ class Pointers:
             self._store.prove_conditional_put(PROOF)
         elif not (force or seen.released or may_follow(self.writer, seen.writer)):
             raise self._refusal(seen.writer)
+        if seen is not None and not seen.number and not self._keep_out_former(seen):
+            return False
         self.last = seen
         try:
             self.put(save=seen and seen.save, released=False)
         except TakenOver:
             return False
         return True
+
+    def _keep_out_former(self, seen: Pointer) -> bool:
+        """Claim the records of the version before: a process of it that is alive or wakes up finds that, and ends.
+
+        Returns False if the newest one is not `seen` any more.
+        """
+        number = max(map(_number, self._store.list(FORMER)), default=0)
+        newest = json.loads(self._store.get(_key(number, FORMER)))
+        claim = {**newest, "id": uuid.uuid4().hex, "kind": "claim", "claim": number + 1, "holder": self.writer}
+        content = json.dumps(claim, ensure_ascii=False).encode()
+        return newest["id"] == seen.id and self._store.put_new(_key(number + 1, FORMER), content)
 
     def put(self, **changed: Any) -> Pointer:
         """Put the next pointer, with what changes in it. Raises TakenOver if another process has put one."""

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import signal
@@ -188,6 +189,8 @@ def test_a_mirror_of_the_version_before_continues_to_the_same_bytes(run: Run, tm
     assert read_early.read_bytes() == (tmp_path / "here/checkpoints/best-1/model.safetensors").read_bytes()
     run(tmp_path / "there", "resume=auto")
     assert digests(tmp_path / "there") == digests(tmp_path / "whole")
+    claim = json.loads(objects(url)[".ledger/0000000003.json"])
+    assert claim["kind"] == "claim" and claim["holder"]["pid"] == os.getpid(), "one that wakes up finds its successor"
     assert not any("last-3" in key or "best-step" in key or ".saves" in key for key in objects(url))
 
 
