@@ -113,16 +113,17 @@ class LocalQueue(Queue):
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
         """Return the ticket of each job that was started; see `nlu.jobs.queue.Queue`.
 
-        Raises UserError for a job that another machine was about to start.
+        A process without its work does not count, and is ended. Raises UserError for a job that another machine was about to start.
         """
         found: list[Ticket | None] = []
         for job in jobs:
             host = job.machine.partition(" ")[0] or socket.gethostname()
             began = [path.name.removesuffix(WORK) for path in (self._base / job.token).glob(f"*{WORK}")]
-            # Before submitit has moved the work into the folder, only the process is there.
-            began += map(str, processes(job.token))
             if not began and is_elsewhere(job.machine):
                 raise UserError(f"{host} was about to start job {job.number}, and {self._only(host, [job])}")
+            for process in () if began else processes(job.token):
+                # The command was killed before it had handed over the work, for which the process waits in vain.
+                _signal(process, signal.SIGKILL)
             found.append(self._ticket(job, host, began[0]) if began else None)
         return found
 

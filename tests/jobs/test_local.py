@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from submitit.core.utils import JobPaths
 
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
 from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.listing import follow, open_jobs
-from nlu.jobs.local import LocalQueue
+from nlu.jobs.local import LocalQueue, processes
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
@@ -122,6 +123,22 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
         with pytest.raises(UserError, match="job 0 of far: only there .* where far is gone, run python -m nlu.jobs"):
             queue(tmp_path).cancel([ticket])
         assert queue(tmp_path).find([ticket.job]) == [ticket]
+
+
+def test_a_process_whose_command_was_cut_off_before_it_gave_it_its_work_is_no_job(tmp_path, importable, monkeypatch):
+    def cut_off(*_):
+        raise KeyboardInterrupt
+
+    (job,) = jobs(1)
+    with monkeypatch.context() as during, pytest.raises(KeyboardInterrupt):
+        during.setattr(JobPaths, "move_temporary_file", cut_off)
+        queue(tmp_path, number_of).submit([job])
+    assert list(processes(job.token))
+    assert queue(tmp_path).find([job]) == [None]
+    deadline_s = time.monotonic() + 10
+    while list(processes(job.token)):
+        assert time.monotonic() < deadline_s, "it would wait for a minute"
+        time.sleep(0.05)
 
 
 def test_a_job_of_a_machine_that_is_gone_counts_as_running_until_it_is_forgotten(tmp_path, capsys):
