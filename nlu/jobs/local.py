@@ -113,7 +113,8 @@ class LocalQueue(Queue):
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
         """Return the ticket of each job that was started; see `nlu.jobs.queue.Queue`.
 
-        A process without its work does not count, and is ended. Raises UserError for a job that another machine was about to start.
+        A process without its work does not count, and is ended. Raises UserError for a job that another machine was
+        about to start.
         """
         found: list[Ticket | None] = []
         for job in jobs:

@@ -17,8 +17,9 @@ from nlu.config.compose import Loader
 from nlu.config.entry.grid import current
 from nlu.config.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 from nlu.config.resolving import as_given
-from nlu.config.submitted import raised_in
+from nlu.config.submitted import JobLost, raised_in
 from nlu.jobs.queue import Job
+from nlu.jobs.submitit_jobs import failed
 
 _COPYING = threading.Lock()
 """OmegaConf takes nodes out of their tree while it copies them, and several threads launch trials."""
@@ -77,7 +78,10 @@ class SubmittedJob:
                 )
             except stopping.Stopped as stopped:
                 print(f"nlu: {stopping.sentence(stopped)}; the same command continues", file=sys.stderr)
-                return stopping.exit_code(stopped)
+                if self.returns_status:
+                    return stopping.exit_code(stopped)
+                # A status would be the value of the trial.
+                return failed(JobLost(f"it was {stopping.sentence(stopped)}"))
         value = raised_in(returned)
         return value if self.returns_status and type(value) is int else returned
 
