@@ -43,7 +43,8 @@ def other(tmp_path: Path, hold: object) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_search_from_elsewhere_is_refused_until_the_first_is_over(hold, other, monkeypatch):
     # As on another host, from which nobody sees whether the process lives.
     monkeypatch.setattr("nlu.storage.writers.identity_of", lambda pid: {"pid": pid})
-    with pytest.raises(UserError, match=rf"is run by process {other.pid} on .*; if it is gone for good, add --take"):
+    remedy = r"if it is gone for good, add --take .*\+take=true to a program of another package"
+    with pytest.raises(UserError, match=rf"is run by process {other.pid} on .*; {remedy}"):
         hold().__enter__()
     other.communicate()
     with hold() as second:
