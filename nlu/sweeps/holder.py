@@ -86,5 +86,6 @@ class Holder:
         whose = f"process {there.get('pid', there.get('process'))} on {there['host']}" if there else "another process"
         return UserError(
             f"the study {self._name} is run by {whose}; wait for that search or stop it; if it is gone for good, add "
-            "--take to the same command (+take=true to a program of another package); or set hydra.sweeper.study_name and hydra.sweep.dir to others"
+            "--take to the same command (+take=true to a program of another package); or set "
+            "hydra.sweeper.study_name and hydra.sweep.dir to others"
         )
