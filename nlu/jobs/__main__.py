@@ -215,7 +215,8 @@ def _forget(rows: "Sequence[Listed]") -> int:
         else:
             # A machine that is gone will never report it.
             Submissions(row.folder).ended(job.token, JobState.LOST)
-            print(f"job {job.number} of another machine taken for lost")
+            # One that follows it now waits for it all the same.
+            print(f"job {job.number} of another machine taken for lost; its command has to be started again")
     return 0
 
 

@@ -174,7 +174,7 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
     for file in (project / "run/.submitit").rglob("*_result.pkl"):
         file.unlink()
     assert jobs_main(["run", "--forget", "0"]) == 0
-    assert "job 0 of another machine taken for lost" in capfd.readouterr().out
+    assert "job 0 of another machine taken for lost; its command has to be started again" in capfd.readouterr().out
     assert [job.ended for job in submitted(project / "run")] == ["lost"]
 
 
