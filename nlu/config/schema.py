@@ -115,9 +115,9 @@ class Folds:
 
 WITHOUT_EFFECT = (
     "resume", "dry_run", "trial", "choices", "tracker", "mirror", "take", "stores", "note", "trainer.stop_after",
-    "inspect", "plugins", "trainer.detect_anomaly", "trainer.timeout_min", "optimizer.kernel",
+    "inspect", "plugins", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
-"""Keys, also of earlier versions, that do not change what a run computes, so comparisons of runs leave them out."""
+"""Keys that do not change what a run computes, so comparisons of runs leave them out."""
 
 
 def _none(group: str) -> Node:

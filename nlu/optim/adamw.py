@@ -12,6 +12,7 @@ from nlu.config.keys import takes
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
 from nlu.optim import keys as schemas
+from nlu.optim.apex import ApexAdamW, require_kernels
 from nlu.optim.optimizer import named_parameters
 from nlu.optim.update import FusedAdamW
 
@@ -28,8 +29,10 @@ class AdamW:
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.
 
-        Raises UserError if a pattern matches no parameter, or all parameters are frozen.
+        Raises UserError if a pattern matches no parameter, all parameters are frozen, or the kernel is missing.
         """
+        if self.keys.kernel == "apex":
+            require_kernels(next(model.parameters()).device)
         named = list(named_parameters(model, own))
         names = [name for name, _ in named]
         for key in ("freeze", "lr_by_name", "weight_decay_by_name"):
@@ -54,7 +57,8 @@ class AdamW:
                 groups.setdefault((lr if own_lr is None else own_lr, decay, own_lr is not None), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.keys.freeze}, which leaves nothing to train; drop a pattern")
-        return FusedAdamW(
+        optimizer = ApexAdamW if self.keys.kernel == "apex" else FusedAdamW
+        return optimizer(
             [
                 {"params": parameters, "lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
                 for (lr, decay, has_own_lr), parameters in groups.items()

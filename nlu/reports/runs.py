@@ -257,7 +257,6 @@ def _leave_out_earlier(content: dict[str, Any]) -> None:
         content.pop(key, None)
     content["inspect"] = bool(content.get("inspect"))
     trainer.pop("kernels", None)
-    content.get("optimizer", {}).pop("kernel", None)
     content.get("precision", {}).pop("master_weights", None)
     if trainer.get("devices") == "auto":
         trainer["devices"] = 1
