@@ -31,6 +31,7 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.parent import end_with
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.config.targets import trust, trusted
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
 from nlu.runs.freeing import LOCK
@@ -131,7 +132,7 @@ class _Workers:
 
     def _start(self, context: SpawnContext, environment: dict[str, str], work: Work) -> None:
         report, theirs = context.Pipe(duplex=False)
-        arguments = (os.getpid(), sys.argv, environment, theirs, work)
+        arguments = (os.getpid(), sys.argv, trusted(), environment, theirs, work)
         process = context.Process(target=_work, args=arguments, daemon=False)
         # Before the start: a pending signal is delivered as soon as the mask is restored.
         self._processes.append(process)
@@ -311,7 +312,9 @@ def _received(report: Connection) -> "_Report | _Failure | Exception | None":
         return None
 
 
-def _work(parent: int, argv: list[str], environment: dict[str, str], report: Connection, work: Work) -> None:
+def _work(
+    parent: int, argv: list[str], trusts: list[str], environment: dict[str, str], report: Connection, work: Work
+) -> None:
     """Be a worker; runs in a new process."""
     # First, so that a parent that is killed from now on leaves no worker behind.
     end_with(parent, signal.SIGKILL)
@@ -319,6 +322,7 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.environ.update(environment)
     sys.argv = argv
+    trust({"trusted_packages": trusts})
     try:
         with stopping.listening(), stopping.told_when_saved(partial(report.send, _SAVED)):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
