@@ -27,7 +27,8 @@ def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: 
     trust(config)
     # Rules read keys without asking whether they are there, so defaults come first.
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
-    found = [*unknown_keys(own, schema), *_values(own, schema)]
+    nodes = list(nodes_of(own, schema))
+    found = [*_unknown(nodes, schema), *_values(nodes)]
     if schema not in (RUN, PREPROCESS, EVALUATE) or not with_cross_rules:
         return found
     refused = set(map(_key_of, found))
@@ -43,8 +44,12 @@ def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: 
 
 def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
     """Return a problem for each key that no schema has, and for each target that is not one; no value is checked."""
+    return _unknown(nodes_of(config, schema), schema)
+
+
+def _unknown(nodes: "Iterable[Node]", schema: str) -> list[str]:
     found, wrong, valid = [], [], []
-    for node in nodes_of(config, schema):
+    for node in nodes:
         if isinstance(node.schema, str):
             found.append(node.schema)
             continue
@@ -62,16 +67,13 @@ def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
 
 def unknown_names(config: Mapping[str, object], schema: str, names: Sequence[str]) -> list[str]:
     """Return a problem for each of these keys, which are deleted or swept, that no schema has beside other keys."""
-    known = [*known_keys(config, schema), *(f"{node.prefix}{TARGET}" for node in nodes_of(config, schema))]
+    nodes = [(node.prefix, node.schema) for node in nodes_of(config, schema)]
+    known = [
+        f"{prefix}{name}" for prefix, own in nodes for name in (TARGET, *(() if isinstance(own, str) else own.keys))
+    ]
     groups = {key.rpartition(".")[0] for key in known}
     wrong = [key for key in names if "." in key and key.rpartition(".")[0] in groups and key not in known]
     return [f"{key}: unknown key; {hint_of_key(key, known, schema)}" for key in wrong]
-
-
-def known_keys(config: Mapping[str, object], schema: str = RUN) -> list[str]:
-    """Return the full keys that the schemas of a configuration have."""
-    nodes = [(node.prefix, node.schema) for node in nodes_of(config, schema)]
-    return [f"{prefix}{name}" for prefix, own in nodes if not isinstance(own, str) for name in own.keys]
 
 
 class Node(NamedTuple):
@@ -122,9 +124,9 @@ def _schema_or_problem(key: str, target: object) -> Schema | str:
         return f"{key} cannot be read: {'; '.join(error.problems)}"
 
 
-def _values(config: Mapping[str, object], schema: str) -> Iterator[str]:
+def _values(nodes: Iterable[Node]) -> Iterator[str]:
     """Yield a problem for each value that breaks the rule of its key, and for each key that is not set."""
-    for prefix, node, own in nodes_of(config, schema):
+    for prefix, node, own in nodes:
         if isinstance(own, str):
             continue
         # A node inside is checked by its own schema, and an interpolation that failed is reported already.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nlu.config.checks import validate
-from nlu.config.checks.validate import known_keys, problems
+from nlu.config.checks.validate import problems
 from nlu.config.choices import SCHEMAS, with_defaults
 
 SCHEMA = "shop.schema.Job"
@@ -101,9 +101,6 @@ def test_a_group_with_a_short_form_is_named_by_it_and_its_keys_are_checked():
         "input.pth: unknown key; nearest: input.path",
         "input is not set; set it to a list or a file, a URL or - for standard input",
     ]
-    names = "path fields format header separator quote skip_lines sheet records"
-    fields = {f"input.{name}" for name in names.split()}
-    assert {key for key in known_keys({"input": {}}, schema) if "." in key} == fields
 
 
 def test_a_key_that_is_left_out_has_the_default_of_its_signature():
