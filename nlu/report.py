@@ -266,7 +266,10 @@ def search(arguments: Sequence[str]) -> int:
         description="The trials of a search, best first; its tables, figures and page in summary/ are written again.",
     )
     parser.add_argument("folder", metavar="DIR", help="the hydra.sweep.dir of a search")
-    folder = Path(parser.parse(arguments).folder)
+    given = parser.parse(arguments).folder
+    if is_object(given):
+        raise UserError(f"DIR is {given}; copy the folder of the search by python -m nlu.io cp -r, and name the copy")
+    folder = Path(given)
 
     from nlu.sweeps.storage import study_in
     from nlu.sweeps.summary import write_summary

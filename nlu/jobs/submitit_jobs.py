@@ -5,8 +5,10 @@ write to the folder. So our jobs return plain data (`to_plain`: texts, numbers, 
 names anything else is not read.
 """
 
+import os
 import pickle
 import re
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.errors import UserError
+from nlu.config.parent import end_with
 from nlu.config.redaction import hide
 from nlu.config.submitted import JobLost, raised_in
 from nlu.jobs.queue import Job, JobState, Ticket
@@ -54,6 +57,9 @@ class PlainWork:
         paths = submitit.JobEnvironment().paths
         # If a job is killed while it writes its result, the next start would find this file and fail.
         paths.result_pickle.with_suffix(".pkl.save_tmp").unlink(missing_ok=True)
+        if os.environ.get("SUBMITIT_EXECUTOR") == "local":
+            # Killed alone, submitit's controller would leave a job that nobody knows any more.
+            end_with(os.getppid(), signal.SIGTERM)
         if paths.task_id:
             # The result of an earlier start must not count as that of this one.
             paths.result_pickle.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ A file is skipped if the same one is at the target already, so an interrupted tr
 Within a folder the file COMPLETE, which tells readers that a folder is whole, is written last and removed first.
 """
 
+import filecmp
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,8 +109,8 @@ def _is_mark(place: Place) -> bool:
 def is_same(item: Item) -> bool:
     """Return whether the file at the target is the one that would be copied there.
 
-    The contents are compared if a service gives a digest, else size and time, as rsync (local files) and the AWS
-    command line (objects) do.
+    The contents are compared on a disk and if a service gives a digest, else size and time, as the AWS command line
+    does.
     """
     source, there = item.info, item.there
     if there is None or source.size is None or source.size != there.size:
@@ -122,6 +123,9 @@ def is_same(item: Item) -> bool:
             return answer
     if source.modified_s is None or there.modified_s is None:
         return False
+    if item.source.is_local and item.target.is_local:
+        # A clock of files ticks too slowly to tell two versions apart, and disks are quick to read.
+        return filecmp.cmp(item.source.path, item.target.path, shallow=False)
     if item.target.is_local:
         return abs(source.modified_s - there.modified_s) < SAME_TIME_S
     return not (source.etag and there.etag) and there.modified_s >= source.modified_s
@@ -167,6 +171,8 @@ def plan_remove(place: Place, *, recursive: bool) -> list[Place]:
         return [place]
     if not recursive:
         raise UserError(f"{place.shown} is a folder; give --recursive to remove all that is in it")
+    if place.is_local and Path.cwd().is_relative_to(place.path):
+        raise UserError(f"{place.shown} is the working folder or holds it; remove it from another folder")
     return [place.within(name) for name in files(place)]
 
 

@@ -94,6 +94,12 @@ def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, c
     assert submitted(project / "new") == [] and not (project / "outputs").exists()
 
 
+def test_numbers_that_no_queue_takes_are_refused_before_submission(project, capfd):
+    command(*sets(project), *SMALL, LOCAL, "hydra.launcher.timeout_min=-1", "hydra.launcher.gpus=-1", status=2)
+    said = capfd.readouterr().err
+    assert "hydra.launcher.timeout_min is -1 but must be >= 1" in said and "hydra.launcher.gpus is -1 but" in said
+
+
 def test_each_job_of_a_grid_fills_in_the_values_that_hydras_keys_refer_to():
     written = ["hydra.sweep.subdir=x-${seed}", "+hydra.job.env_set.A=${hydra:job.num}"]
     with initialize_config_dir(str(conf_dir())):
@@ -290,7 +296,8 @@ def test_a_job_that_a_signal_meets_before_its_run_begins_returns_its_status(monk
     monkeypatch.setattr(_job, "composed", composed)
     job = _job.SubmittedJob.__new__(_job.SubmittedJob)
     job.config = job.context = job.task = None
-    job.is_single, job.command, job.singletons = True, ["nlu.train"], Singleton.get_state()
+    job.is_single = job.returns_status = True
+    job.command, job.singletons = ["nlu.train"], Singleton.get_state()
     before = signal.getsignal(signal.Signals[name])
     assert to_plain(job(Job(0, "run", ()))) == {"returned": status}
     said = "interrupted" if name == "SIGINT" else f"stopped by {name}"

@@ -1,5 +1,6 @@
 """python -m nlu.io: what its commands print and do, and what they refuse before anything is changed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,17 @@ def test_a_refusal_is_one_sentence(
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0 and all(f"\n  {name} " in capsys.readouterr().out for name in list(VERBS)[:1])
     assert main([]) == 2
+
+
+def test_local_files_of_one_size_and_time_are_compared_and_the_working_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = write(tmp_path, {"one": b"AA", "other": b"BB"}) / "one", tmp_path / "other"
+    for path in (one, other):
+        os.utime(path, (1, 1))
+    with pytest.raises(UserError, match="exists with another content"):
+        main(["cp", str(one), str(other)])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="is the working folder or holds it"):
+        main(["rm", "-r", "."])
+    assert one.exists()

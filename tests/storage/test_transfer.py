@@ -26,8 +26,6 @@ ETAG, TWO = "a" * 32, "b" * 32
         (LOCAL, FileInfo(False, 3), OBJECT, None, False),
         (LOCAL, FileInfo(False, None, None, 5.0), LOCAL, FileInfo(False, None, None, 5.0), False),
         (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 4, None, 5.0), False),
-        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 + 9e-6), True),
-        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 - 2e-5), False),
         (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3), False),
         (OBJECT, FileInfo(False, 3, ETAG, 5.0), OTHER, FileInfo(False, 3, ETAG.upper(), 1.0), True),
         (OBJECT, FileInfo(False, 3, ETAG, 5.0), OTHER, FileInfo(False, 3, TWO, 9.0), False),

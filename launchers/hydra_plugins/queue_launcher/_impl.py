@@ -47,6 +47,11 @@ is temporary"""
 CUT_SHORT = ("cancelled", "lost", "stopped")
 """the ends after which a command with resume= submits a job again at once"""
 
+LEAST = {"gpus": 0, "max_num_timeout": 0} | dict.fromkeys(
+    ("timeout_min", "nodes", "tasks_per_node", "cpus", "signal_delay_s", "array_parallelism"), 1
+)
+"""the least numbers of keys of hydra.launcher, which may also be null"""
+
 
 class Launch:
     """The jobs that a launcher was given, from their submission to their end; see `QueueLauncher.launch`."""
@@ -216,6 +221,11 @@ class Launch:
 
         `configs` holds known configurations by the numbers of jobs, also those of later batches of a grid.
         """
+        numbers = {key: self.params[key] for key in LEAST if isinstance(self.params.get(key), int)}
+        if wrong := [key for key, number in numbers.items() if number < LEAST[key]]:
+            raise UserError(
+                *(f"hydra.launcher.{key} is {numbers[key]} but must be >= {LEAST[key]}; correct it" for key in wrong)
+            )
         own = {job.number: configs.get(job.number) or self._composed(job) for job in jobs}
         require_valid(self.queue, jobs, {**own, **configs})
 
