@@ -81,7 +81,6 @@ data.part data.parts -> - | one job preprocesses all rows, on all cores; data.st
 trainer.parallel -> parallel=bmuf | or replicated; how processes train together is a group
 trainer.reduce_dtype -> parallel.reduce_dtype=bfloat16
 trainer.kernels -> - | torch's own kernels train
-optimizer.kernel -> - | torch's own fused kernel updates the weights
 parallel=shared -> parallel=replicated | one process with several threads is as fast on a CPU
 tokenizer.kind -> tokenizer.vocab=tokenizer.json | the package tokenizers learns Unigram; tokenizer=subwords, WordPiece
 precision.attention -> precision=int8_compiled | its attention multiplies in fp32, that of int8 in bf16
