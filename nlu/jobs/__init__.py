@@ -1,1 +1,1 @@
-"""Start runs: on one device or several here, by torchrun, or as the job of a launcher."""
+"""Jobs that a launcher hands to a queue: submitted, recorded, followed, listed and cancelled."""

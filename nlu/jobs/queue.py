@@ -62,7 +62,6 @@ class Job:
     """the arguments that compose it, as on the command line"""
     token: str = ""
     """a name that no other submission has, by which a queue finds a job whose ticket was not written down"""
-
     machine: str = ""
     """the machine whose process the job becomes, if that is the one that submits it; see `nlu.jobs.local`"""
 

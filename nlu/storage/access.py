@@ -162,8 +162,8 @@ def delete(place: Place, **asking: Unpack[Asking]) -> None:
 def try_writing(place: Place) -> None:
     """Write an object in a folder and remove it again. Raises what that raises."""
     probe = place.within(f".{secrets.token_hex(8)}.probe")
-    write(probe, b"")
-    delete(probe)
+    write(probe, b"", called=place.shown)
+    delete(probe, called=place.shown)
 
 
 def _local_info(path: Path) -> FileInfo:

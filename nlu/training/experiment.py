@@ -9,7 +9,6 @@ import torch
 
 from nlu.config import stopping
 from nlu.config.schema import Run
-from nlu.config.targets import trust
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
@@ -29,8 +28,6 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     The job of a search prints nothing to the console. Raises UserError for the user's mistakes, without touching
     a run folder that this command did not create.
     """
-    # A process that was started for this run gets it pickled, without the trust of the command.
-    trust({"trusted_packages": list(config.trusted_packages), "plugins": list(config.plugins)})
     with stopping.listening():
         try:
             try:

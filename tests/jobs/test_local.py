@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
 from nlu.jobs.submitit_jobs import failed, read_outcome, to_plain
 from nlu.sweeps.faults import last_line, machine_fault
-from tests.jobs.jobs import number_of, visible_gpus
+from tests.jobs.jobs import number_of, until_told, visible_gpus
 
 SETTINGS = {"timeout_min": 5}
 
@@ -38,6 +39,13 @@ def queue(folder: Path, work=None, **settings) -> LocalQueue:
 
 def jobs(count: int) -> list[Job]:
     return [Job(number, f"/{number}", (), token) for number, token in enumerate(new_tokens(count))]
+
+
+def until(condition, limit_s: float = 60) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def until_ended(watched: LocalQueue, tickets: list[Ticket], limit_s: float = 60) -> dict[str, Look]:
@@ -123,6 +131,15 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
         with pytest.raises(UserError, match="job 0 of far: only there .* where far is gone, run python -m nlu.jobs"):
             queue(tmp_path).cancel([ticket])
         assert queue(tmp_path).find([ticket.job]) == [ticket]
+
+
+def test_a_job_whose_controller_is_killed_alone_ends_too(tmp_path, importable):
+    watched = queue(tmp_path, until_told)
+    (ticket,) = watched.submit([replace(jobs(1)[0], folder=str(tmp_path / "job"))])
+    began = tmp_path / "job.began"
+    until(lambda: began.is_file() and began.read_text().endswith("\n"))
+    os.kill(int(ticket.id.rpartition("/")[2]), signal.SIGKILL)
+    until(lambda: not Path("/proc", began.read_text().strip()).exists())
 
 
 def test_a_process_whose_command_was_cut_off_before_it_gave_it_its_work_is_no_job(tmp_path, importable, monkeypatch):

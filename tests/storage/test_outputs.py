@@ -79,8 +79,8 @@ def test_a_folder_in_a_bucket_is_marked_first_and_completed_by_its_last_file(
     for name in ("write", "delete"):
         verb = getattr(access, name)
 
-        def noting(place: Place, *values: Any, name: str = name, verb: Any = verb) -> None:
-            verb(place, *values)
+        def noting(place: Place, *values: Any, name: str = name, verb: Any = verb, **asking: Any) -> None:
+            verb(place, *values, **asking)
             done.append(f"{name} {place.name}")
 
         monkeypatch.setattr(access, name, noting)

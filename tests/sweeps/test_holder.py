@@ -1,5 +1,6 @@
 """Two hosts that share a storage and no folder do not run one study, and that of a search that is over goes on."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ def test_the_study_of_a_killed_search_continues_at_once_on_its_machine(hold, oth
     other.wait()
     with hold() as second:
         second.require()
+        assert second._there()["pid"] == os.getpid()
 
 
 def test_a_search_that_lives_after_all_finds_out_who_took_its_study_and_ends(hold, monkeypatch):

@@ -25,6 +25,7 @@ from nlu.config.entry.flags import short_form
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.config.stopping import EXIT_INTERRUPTED
+from nlu.config.targets import trust
 from nlu.runs.records import read_rows
 from nlu.train import main
 from nlu.training.processes import launch
@@ -89,6 +90,8 @@ def start(config: Run, run_dir: Path, status: int = 0) -> None:
     For the same reason neither figures nor code.zip are made.
     """
     nothing = mock.patch("nlu.training.finish.draw"), mock.patch("nlu.training.single.snapshot_code")
+    # It may have been composed by another test, whose trust is gone.
+    trust(config.to_config())
     with _put_back(), nothing[0], nothing[1]:
         left = launch(config, run_dir, [])
     assert left == status, f"exit {left}, not {status}"

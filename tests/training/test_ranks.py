@@ -27,9 +27,7 @@ def test_a_process_that_lost_another_while_both_were_stopping_has_not_failed(
     monkeypatch.setattr(experiment, "_run", fail)
     for name, answer in (("received", was_asked), ("exit_code", 75), ("sentence", "asked to stop")):
         monkeypatch.setattr(experiment.stopping, name, lambda *of, answer=answer: answer)
-    config: Any = SimpleNamespace(
-        is_standalone=True, trainer=SimpleNamespace(save=True), trusted_packages=[], plugins=[]
-    )
+    config: Any = SimpleNamespace(is_standalone=True, trainer=SimpleNamespace(save=True))
     if status is None:
         with pytest.raises(RuntimeError, match=str(error)):
             experiment.run_experiment(config, tmp_path, [])

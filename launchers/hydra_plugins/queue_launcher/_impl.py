@@ -161,8 +161,8 @@ class Launch:
         """
         with answered():
             recover(self.submissions)
-        before = {one.job.number for _, one in latest([self.submissions])}
-        known = {one.job.number: one for _, one in latest([self.submissions]) if one.ended is None}
+        before = {one.job.number: one for _, one in latest([self.submissions])}
+        known = {number: one for number, one in before.items() if one.ended is None}
         former = [known[job.number] for job in self.jobs if job.number in known]
         # As it was written down, without secrets: the command that continues may differ only in resume=.
         wanted = {job.number: (self.name, without_resume(job.overrides)) for job in self.jobs}
