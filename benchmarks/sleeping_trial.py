@@ -43,7 +43,7 @@ def main(config: DictConfig) -> float:
     began_s = time.time()
     time.sleep(length_s(config.place, config.trials, config.mean_s))
     if config.trial is not None:
-        from nlu.sweeps.channel import COMPLETE, open_trial
+        from nlu.search.channel import COMPLETE, open_trial
 
         folder = Path(HydraConfig.get().runtime.output_dir)
         open_trial(config.trial).finish(COMPLETE, folder, value=float(config.place), examples=1)

@@ -5,7 +5,7 @@
     python benchmarks/sweep_lcbench.py --tasks 3945,7593 --methods freeze_thaw --jobs 4
 
 A trial is a network with 7 parameters that is scored after each of 52 epochs; the surrogate predicts its curve.
-Schedulers, pruner, sampler and the log of steps are those of nlu.sweeps, over a study in memory. Regret is (best of
+Schedulers, pruner, sampler and the log of steps are those of nlu.search, over a study in memory. Regret is (best of
 3,000 random configurations - best value seen) / (best - median of them), at any epoch, after a number of full runs.
 Needs onnxruntime and the folder `lcbench` of the surrogate (model.onnx, encoding.json, config_space.json; from
 github.com/slds-lmu/yahpo_data, Apache-2.0), in $NLU_DATA or --data.
@@ -29,13 +29,13 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import Trial, TrialState, create_trial
 
-from nlu.sweeps import pruning, steps
-from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.sampling import SeededByTrial, stable_seed
-from nlu.sweeps.schedulers.choosing import build
-from nlu.sweeps.schedulers.encoding import value_at
-from nlu.sweeps.schedulers.scheduler import PAUSING
-from nlu.sweeps.space import Space, suggest
+from nlu.search import pruning, steps
+from nlu.search.brackets import PRUNER
+from nlu.search.sampling import SeededByTrial, stable_seed
+from nlu.search.schedulers.choosing import build
+from nlu.search.schedulers.encoding import value_at
+from nlu.search.schedulers.scheduler import PAUSING
+from nlu.search.space import Space, suggest
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("NLU_DATA", ROOT.parent / "shared" / "data")) / "lcbench"

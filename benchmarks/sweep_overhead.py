@@ -61,7 +61,7 @@ def trial(data: Path, folder: Path, launcher: str, storage: str | None) -> float
     """Return the seconds of a sweep's only trial."""
     import optuna
 
-    from nlu.sweeps.storage import open_storage, storage_url
+    from nlu.search.storage.opening import open_storage, storage_url
 
     command = [
         sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",

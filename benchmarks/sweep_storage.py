@@ -23,7 +23,7 @@ def measure(url: str, trials: int) -> tuple[float, float, float, int]:
     """Return median seconds of an ask, and of a report with its pruner's answer; seconds to open; entries about."""
     import optuna
 
-    from nlu.sweeps.storage import open_storage
+    from nlu.search.storage.opening import open_storage
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     name = f"study-{uuid.uuid4().hex}"

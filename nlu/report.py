@@ -271,8 +271,8 @@ def search(arguments: Sequence[str]) -> int:
         raise UserError(f"DIR is {given}; copy the folder of the search by python -m nlu.io cp -r, and name the copy")
     folder = Path(given)
 
-    from nlu.sweeps.storage import study_in
-    from nlu.sweeps.summary import write_summary
+    from nlu.search.storage.opening import study_in
+    from nlu.search.summary import write_summary
 
     write_summary(study_in(folder), folder)
     return 0

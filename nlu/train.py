@@ -46,12 +46,12 @@ def main(composed: DictConfig) -> int:
         try:
             return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
         except RuntimeError as error:
-            from nlu.sweeps.faults import ProcessLost
+            from nlu.search.faults import ProcessLost
 
             if not isinstance(error, ProcessLost):
                 raise
             raise UserError(f"{error}; the same command with resume=auto continues from the last save") from error
-    from nlu.sweeps.channel import run_trial
+    from nlu.search.channel import run_trial
 
     mapping: Any = OmegaConf.to_container(trial, resolve=True)
     return run_trial(mapping, run_dir, partial(run, composed, run_dir))
@@ -59,7 +59,7 @@ def main(composed: DictConfig) -> int:
 
 def _lost_a_peer(error: BaseException) -> bool:
     from nlu.config.placement import placement
-    from nlu.sweeps.faults import lost_a_peer
+    from nlu.search.faults import lost_a_peer
 
     # The node of the other rank may have gone down, in which case the job is queued again.
     return placement().world_size > 1 and lost_a_peer(error)

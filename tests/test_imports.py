@@ -14,7 +14,7 @@ FLOORS = [
     re.findall(r"[a-z]+", floor) for floor in reversed(ORDER.partition("commands -> ")[2].partition(".")[0].split("->"))
 ]
 """the packages, lowest first, as CONTRIBUTING.md has them: each may import those of its floor and below"""
-ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "jobs", "reports"}
+ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "search", "jobs", "reports"}
 
 
 def modules(folder: Path, package: str) -> dict[str, Path]:

@@ -26,7 +26,7 @@ from tests.warm import NUMBER
 
 LATE = (
     "torch.distributed", "torch.optim", "sklearn.metrics", "scipy.stats", "matplotlib.backends.backend_agg", "optuna",
-    "hydra._internal.hydra", "hydra_plugins.hyperband_sweeper._impl", "rich.progress",
+    "hydra._internal.hydra", "nlu.search.loop", "rich.progress",
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
 )  # fmt: skip
 """What runs and searches import when they need it."""
@@ -121,7 +121,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     import torch
     from matplotlib.figure import Figure
 
-    from nlu.sweeps import preflight
+    from nlu.search import preflight
 
     if request["new_session"]:
         os.setsid()

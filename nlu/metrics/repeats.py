@@ -20,7 +20,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.targets import import_target, trust
 from nlu.metrics.scores import Scorer
 from nlu.runs.predictions import Predictions, Record, predictions_of
-from nlu.sweeps.goals import MEASURED, QUANTITIES
+from nlu.search.goals import MEASURED, QUANTITIES
 
 OUT_OF_FOLD = "out-of-fold"
 HELD_OUT = "dev"

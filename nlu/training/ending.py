@@ -8,7 +8,7 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
-from nlu.sweeps.faults import lost_a_peer
+from nlu.search.faults import lost_a_peer
 from nlu.training.ranks import Ranks
 
 

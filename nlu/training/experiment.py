@@ -12,7 +12,7 @@ from nlu.config.schema import Run
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
-from nlu.sweeps.faults import lost_a_peer
+from nlu.search.faults import lost_a_peer
 from nlu.training.auto import GROUP, NAME, with_precision
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import WholeTrial, repeats_of, run_repeats
@@ -136,6 +136,6 @@ def trial_of(config: Run, ranks: Ranks) -> WholeTrial | None:
     """Return the trial of a search to which evaluations are reported, on rank 0; None elsewhere."""
     if config.trial is None or not ranks.is_first:
         return None
-    from nlu.sweeps.channel import open_trial
+    from nlu.search.channel import open_trial
 
     return open_trial(config.trial)

@@ -1,6 +1,6 @@
 """What a search wants to know of a run besides its scores: latency and size.
 
-The names are those of `nlu.sweeps.goals.QUANTITIES`. Measured once, at the end of the run, and only if asked for.
+The names are those of `nlu.search.goals.QUANTITIES`. Measured once, at the end of the run, and only if asked for.
 """
 
 import statistics
@@ -13,7 +13,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
-from nlu.sweeps.goals import QUANTITIES
+from nlu.search.goals import QUANTITIES
 from nlu.training.parts import Training
 
 WARM_UP, TIMED = 8, 64

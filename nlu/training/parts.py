@@ -40,7 +40,7 @@ class Trial(Protocol):
 
     @property
     def quantities(self) -> Sequence[str]:
-        """What is to be measured at the end of the run (`nlu.sweeps.goals.QUANTITIES`)."""
+        """What is to be measured at the end of the run (`nlu.search.goals.QUANTITIES`)."""
 
     def require_newest(self) -> None:
         """Raise UserError if another job has taken the trial. Called before each save."""

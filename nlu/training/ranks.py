@@ -21,7 +21,7 @@ from nlu.config.placement import placement, reachable
 from nlu.display import terminal
 from nlu.display.breakpoints import breakpoints
 from nlu.runs.provenance import usable_cores
-from nlu.sweeps.faults import ProcessLost, lost_a_peer
+from nlu.search.faults import ProcessLost, lost_a_peer
 
 Value = TypeVar("Value")
 

@@ -18,7 +18,7 @@ from nlu.config.redaction import (
     without_secrets,
 )
 from nlu.runs import logs
-from nlu.sweeps.faults import last_line
+from nlu.search.faults import last_line
 from tests.composing import composed_at_once
 
 WITH_SECRETS = {

@@ -30,7 +30,7 @@ from nlu.display import (
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.display.trials import Summary, TrialRow
+from nlu.search.trials import Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
 from tests.display.described import described

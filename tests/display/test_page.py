@@ -6,10 +6,10 @@ import optuna
 import pytest
 from matplotlib import rcParams
 
-from nlu.display.search import TITLES, draw_figures, write_search_page
-from nlu.display.trials import Summary, TrialRow
-from nlu.sweeps.summary import read_summary
-from tests.sweeps.studies import study_of
+from nlu.search.figures import TITLES, draw_figures, write_search_page
+from nlu.search.trials import Summary, TrialRow
+from nlu.search.summary import read_summary
+from tests.search.studies import study_of
 
 
 def test_texts_that_hold_markup_stay_text(tmp_path: Path) -> None:

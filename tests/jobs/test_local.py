@@ -27,7 +27,7 @@ from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
 from nlu.jobs.submitit_jobs import failed, read_outcome, to_plain
-from nlu.sweeps.faults import last_line, machine_fault
+from nlu.search.faults import last_line, machine_fault
 from tests.jobs.jobs import number_of, until_told, visible_gpus
 
 SETTINGS = {"timeout_min": 5}

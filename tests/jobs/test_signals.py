@@ -56,7 +56,7 @@ COMMANDS = [
     Case("run", "1 nlu.jobs.submissions Submissions.submitted", TERM),
     Case("run", "2 nlu.jobs.following Follower._ask", INT),
     Case("grid", "2 nlu.jobs.following Follower._ask", USR1),
-    Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._update_files", TERM),
+    Case("search", "2 nlu.search.loop Search._update_files", TERM),
 ]
 Start = Callable[..., warm.Process]
 

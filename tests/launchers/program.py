@@ -52,7 +52,7 @@ class Stop(Exception):
 
 def climb(config: DictConfig, folder: Path) -> float:
     """Continue from the saved step to the end or until the trial is pruned; returns the value, result.json has all."""
-    from nlu.sweeps.channel import open_trial
+    from nlu.search.channel import open_trial
 
     saved = folder / "state.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
@@ -100,7 +100,7 @@ def main(config: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if config.trial is None:
         return climb(config, folder)
-    from nlu.sweeps.channel import run_trial
+    from nlu.search.channel import run_trial
 
     def run() -> int:
         try:

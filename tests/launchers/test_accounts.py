@@ -8,7 +8,7 @@ from nlu.config.errors import UserError
 
 
 def failures(folder: Path, limit: int = 3):
-    from hydra_plugins.hyperband_sweeper._failures import Failures
+    from nlu.search.failures import Failures
 
     return Failures(folder, limit)
 
@@ -36,7 +36,7 @@ def test_a_trial_that_ends_well_and_another_error_begin_the_count_again(tmp_path
 
 
 def test_gpus_are_counted_as_cuda_would_show_them(monkeypatch):
-    from hydra_plugins.hyperband_sweeper._slots import Gpus, visible_gpus
+    from nlu.search.slots import Gpus, visible_gpus
 
     for named, found in (("0,1", ["0", "1"]), (" GPU-7 ,2", ["GPU-7", "2"]), ("", []), ("-1", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -54,7 +54,7 @@ def test_gpus_are_counted_as_cuda_would_show_them(monkeypatch):
 
 
 def test_a_trial_takes_a_gpu_for_each_of_its_devices_and_none_on_the_cpu():
-    from hydra_plugins.hyperband_sweeper._slots import Need, need_of
+    from nlu.search.slots import Need, need_of
     from omegaconf import OmegaConf
 
     for trainer, need in (

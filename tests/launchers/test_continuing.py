@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs.submissions import Submissions
-from nlu.sweeps.holder import HOLDER
-from nlu.sweeps.storage import HELD
+from nlu.search.storage.holder import HOLDER
+from nlu.search.storage.opening import HELD
 from tests.launchers.searches import ENVIRONMENT, LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")

@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from nlu.jobs.listing import cancel_jobs
-from nlu.sweeps.storage import open_storage, storage_url
+from nlu.search.storage.opening import open_storage, storage_url
 from tests.launchers import searches
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states
 
@@ -68,7 +68,7 @@ def test_the_status_of_a_stopped_job_is_not_the_value_of_its_trial(tmp_path):
 
 
 def test_only_repeated_failures_for_the_same_reason_end_a_search(tmp_path):
-    from hydra_plugins.hyperband_sweeper._failures import Failures, FailuresEndSearch
+    from nlu.search.failures import Failures, FailuresEndSearch
 
     failures = Failures(tmp_path, limit=3)
     for number, error in enumerate(["no memory", "no file", "no memory", "no memory"]):
@@ -110,7 +110,7 @@ def test_a_search_and_its_jobs_survive_a_storage_that_is_away_for_a_while(tmp_pa
     assert [runs(folder, number) for number in range(3)] == [[0]] * 3
 
 
-IMPATIENT = "import runpy, sys, nlu.sweeps.faults as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
+IMPATIENT = "import runpy, sys, nlu.search.faults as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
     "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 
 

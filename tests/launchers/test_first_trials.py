@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
-from hydra_plugins.hyperband_sweeper._first import first_trials
-from hydra_plugins.hyperband_sweeper._identity import refuse_another
+from nlu.search.first import first_trials
+from nlu.search.identity import refuse_another
 
 from nlu.config.errors import UserError
-from nlu.sweeps.schedulers.scheduler import PAUSING
+from nlu.search.schedulers.scheduler import PAUSING
 from tests.few import first
 from tests.launchers.searches import runs, search, trials
-from tests.sweeps.composed import read_space
+from tests.search.composed import read_space
 
 LR, KIND = "lr=tag(log,interval(0.001,1))", "kind=choice(a,b)"
 

@@ -8,7 +8,7 @@ from nlu.config.errors import UserError
 
 
 def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: Path) -> None:
-    from hydra_plugins.hyperband_sweeper import _folder
+    from nlu.search import folder as _folder
 
     _folder.require_no_run(tmp_path)
     _folder.require_same_id(tmp_path, "a", "url", None)
@@ -35,7 +35,7 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
 
 @pytest.mark.parametrize("left", [[], ["empty"], ["full"], ["folder"]])
 def test_a_search_that_was_refused_leaves_nothing_and_takes_nothing_away(tmp_path: Path, left: list[str]) -> None:
-    from hydra_plugins.hyperband_sweeper._folder import hold
+    from nlu.search.folder import hold
 
     folder = tmp_path / "s"
     with hold(folder):

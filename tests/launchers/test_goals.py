@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.sweeps.goals import MEASURED
+from nlu.search.goals import MEASURED
 from tests.few import first
 from tests.launchers.searches import search, start, trials
 

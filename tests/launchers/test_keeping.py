@@ -6,13 +6,13 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from hydra_plugins.hyperband_sweeper._keeping import FILE, Keeper
+from nlu.search._keeping import FILE, Keeper
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.goals import NO_GOALS
+from nlu.search.goals import NO_GOALS
 from tests.launchers import test_runs
 from tests.launchers.searches import states, study
 from tests.launchers.test_runs import search

@@ -8,20 +8,20 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from hydra_plugins.hyperband_sweeper._impl import Search
-from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
+from nlu.search.loop import Search
+from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
-from nlu.sweeps import channel, steps
-from nlu.sweeps.decisions import decision_rows
-from nlu.sweeps.faults import last_line
-from nlu.sweeps.goals import NO_GOALS
-from nlu.sweeps.patience import PatientStorage
-from nlu.sweeps.sampling import SeededByTrial
-from nlu.sweeps.space import Branch, Space
-from nlu.sweeps.storage import open_storage, storage_url
+from nlu.search import channel, steps
+from nlu.search.decisions import decision_rows
+from nlu.search.faults import last_line
+from nlu.search.goals import NO_GOALS
+from nlu.search.storage.patience import PatientStorage
+from nlu.search.sampling import SeededByTrial
+from nlu.search.space import Branch, Space
+from nlu.search.storage.opening import open_storage, storage_url
 from tests.few import first
 
 LENGTH, STEP_EXAMPLES = 9, 100

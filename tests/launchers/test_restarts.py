@@ -8,7 +8,7 @@ from tests.launchers import searches
 from tests.launchers.searches import runs, search, states
 
 AT_ONCE = "import runpy, sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); " \
-    "sys.path.append('launchers'); import hydra_plugins.hyperband_sweeper._failures as failures; " \
+    "sys.path.append('launchers'); import nlu.search.failures as failures; " \
     "failures.RESTARTS = failures.Pauses(0.01, 0.01, 4); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 QUICKLY = ["-c", AT_ONCE, *searches.PROGRAM]
 DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
@@ -54,7 +54,7 @@ def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
 
 @pytest.fixture
 def restarts(monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _failures
+    from nlu.search import failures as _failures
 
     from nlu.storage.temporary import Pauses
 
@@ -79,7 +79,7 @@ def test_a_trial_on_a_repeatedly_failing_machine_is_not_started_again(restarts):
 
 
 def test_a_trial_that_stopped_pauses_longer_and_longer_and_others_need_not_wait(monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _failures
+    from nlu.search import failures as _failures
 
     clock = SimpleNamespace(now_s=1000.0, monotonic=lambda: clock.now_s)
     monkeypatch.setattr(_failures, "time", clock)

@@ -14,7 +14,7 @@ LOCAL = "hydra/launcher=local"
 
 def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
     """The slots of a search that was begun with these overrides."""
-    from hydra_plugins.hyperband_sweeper._slots import Slots
+    from nlu.search.slots import Slots
 
     with initialize_config_dir(config_dir=str(tmp_path / "conf")):
         config = compose("mine", [LOCAL, f"hydra.sweep.dir={tmp_path}", *overrides], return_hydra_config=True)
@@ -31,8 +31,8 @@ def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
 
 def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp_path, primary, monkeypatch):
     primary("x: 1\n")
-    from hydra_plugins.hyperband_sweeper import _slots
-    from hydra_plugins.hyperband_sweeper._slots import Need
+    from nlu.search import slots as _slots
+    from nlu.search.slots import Need
 
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5, 6,1")
@@ -54,7 +54,7 @@ def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp
 )
 def test_as_many_trials_run_at_once_as_there_are_gpus_for(tmp_path, primary, monkeypatch, named, least, count):
     primary("x: 1\n")
-    from hydra_plugins.hyperband_sweeper._slots import Slots
+    from nlu.search.slots import Slots
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     given = slots_of(tmp_path, 4)

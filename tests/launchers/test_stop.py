@@ -33,7 +33,7 @@ class Board:
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
     """A function that ends a search with these jobs under way, after a signal or without one; returns its board."""
-    from hydra_plugins.hyperband_sweeper import _failures
+    from nlu.search import failures as _failures
 
     monkeypatch.setattr(_failures, "cancelled", [], raising=False)
     monkeypatch.setattr(_failures, "cancel_jobs", lambda folder, numbers: _failures.cancelled.append({*numbers}))
@@ -66,7 +66,7 @@ def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(e
 
 
 def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):
-    from hydra_plugins.hyperband_sweeper import _failures
+    from nlu.search import failures as _failures
 
     slots = Slots([5, 2, 8], is_local=True)
     assert ended(slots, {2, 5, 8}).said == ["trials 2, 5, 8 are under way: they save their state and end"]
@@ -74,7 +74,7 @@ def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(
 
 
 def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path, monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _impl
+    from nlu.search import loop as _impl
 
     def loop(search: Any) -> None:
         search.running = {1: None}

@@ -8,8 +8,8 @@ import sys
 
 import optuna
 
-from nlu.sweeps import pruning
-from nlu.sweeps.storage import open_storage
+from nlu.search import pruning
+from nlu.search.storage.opening import open_storage
 
 STEPS = 8
 HALVING = {

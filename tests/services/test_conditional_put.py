@@ -10,7 +10,7 @@ from werkzeug.serving import make_server
 
 from nlu.config.errors import UserError
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.object_journal import ObjectJournalBackend
+from nlu.search.storage.object_journal import ObjectJournalBackend
 from tests.oss_server import OssServer
 
 pytestmark = pytest.mark.services

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.storage.files import read_json
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.storage import journal_of, open_storage
+from nlu.search.storage.opening import journal_of, open_storage
 from tests.training.runs import REPOSITORY, TINY, files
 
 pytestmark = pytest.mark.services

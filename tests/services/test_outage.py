@@ -13,7 +13,7 @@ import pytest
 from gate import Gate
 
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.storage import open_storage
+from nlu.search.storage.opening import open_storage
 from tests.training.in_process import TINY
 from tests.training.runs import files
 

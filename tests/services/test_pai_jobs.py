@@ -20,7 +20,7 @@ import pytest
 from pai_server import ID, SECRET, PaiServer
 
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.storage import open_storage
+from nlu.search.storage.opening import open_storage
 from tests import warm
 from tests.few import first
 from tests.training.phases import PHASES, PROGRAM, waiting_at, waiting_job

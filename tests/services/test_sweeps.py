@@ -10,8 +10,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nlu.sweeps.channel import OUTCOME
-from nlu.sweeps.storage import open_storage
+from nlu.search.channel import OUTCOME
+from nlu.search.storage.opening import open_storage
 from tests.few import first
 
 pytestmark = pytest.mark.services

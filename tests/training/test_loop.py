@@ -17,9 +17,9 @@ import torch
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.runs.state import Best
-from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.channel import OUTCOME
-from nlu.sweeps.storage import open_storage, storage_url
+from nlu.search.brackets import PRUNER
+from nlu.search.channel import OUTCOME
+from nlu.search.storage.opening import open_storage, storage_url
 from nlu.training import loop
 from nlu.training.parts import Training
 from tests.training.in_process import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.sweeps.faults import ProcessLost
+from nlu.search.faults import ProcessLost
 from nlu.training.processes import in_processes
 from tests.training.hanging import work
 

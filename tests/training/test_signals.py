@@ -32,7 +32,7 @@ TERM, USR1, INT = SIGNALS
 BETWEEN = {
     "grid": "2 nlu.train run",
     "folds": BETWEEN_FOLDS,
-    "search": "1 hydra_plugins.hyperband_sweeper._impl Search._update_files",
+    "search": "1 nlu.search.loop Search._update_files",
 }
 """after the first of the runs, before the second"""
 

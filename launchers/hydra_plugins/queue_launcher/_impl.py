@@ -85,7 +85,7 @@ class Launch:
                 zip(job_overrides, new_tokens(len(job_overrides)), strict=True), start=first
             )
         ]
-        # Another program returns a value, but its trials a status, by nlu.sweeps.channel.
+        # Another program returns a value, but its trials a status, by nlu.search.channel.
         self.is_of_others = grid is None and not self.is_trial
         work = SubmittedJob(config, context, task, is_single=self.is_single, returns_status=not self.is_of_others)
         module = f"nlu.{config.hydra.job.config_name}"

@@ -1,0 +1,448 @@
+"""The connection between a job and its trial: reports, the decision to stop, the outcome.
+
+A job gets `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else. It reports to
+the storage, asks the pruner itself, and writes its outcome there. Only the sweeper closes the trial.
+
+If a trial has several jobs, the newest one wins. A job claims its trial when it starts. The sweeper counts launches, so
+the claim of a later launch wins; between two launches with the same number, of sweepers that did not know of each
+other, the last claim wins. A job that finds the claim of another job, at a report or a save, ends.
+"""
+
+import json
+import logging
+import math
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nlu.config import stopping
+from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
+from nlu.config.placement import placement
+from nlu.config.submitted import is_submitted, time_signal
+from nlu.runs.logs import LOG, record_end
+from nlu.storage.locks import hold_lock
+from nlu.storage.pointer import TakenOver
+from nlu.storage.writers import elapsed_s
+from nlu.search.brackets import PRUNER
+from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
+from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
+from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
+from nlu.search.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+log = logging.getLogger(__name__)
+
+OUTCOME = "outcome"
+"""user attribute of a trial: the mapping that `TrialChannel.finish` writes"""
+DECISION = "decision"
+"""user attribute of a trial: the last decision of the pruner, with the report that it is for"""
+CLAIM = "claim"
+"""user attribute of a trial: `launch` and `id` of the job that has claimed it"""
+FAULT = "fault"
+"""user attribute of a trial: the `launch` that a fault of its machine ended, and the `error`"""
+WORKED = "worked_s"
+"""user attribute of a trial: the seconds that its jobs have run, up to the end of the last one without an outcome"""
+REASON = "reason"
+"""user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+LOCKS = ".jobs"
+"""the folder, beside those of the trials, with a lock file for each trial"""
+CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
+"""passes the claim of a job to the processes that it starts: STORAGE STUDY NUMBER ID"""
+ANSWER_S = 120.0
+"""how long a job waits for the decision of the search before it saves its state and ends"""
+ANSWER_POLL_S, ANSWER_POLL_REMOTE_S = 0.1, 1.0
+CHECKED_FOR_S = 5.0
+"""how long `TrialChannel.require_newest` relies on its last check"""
+answer_here: dict[int, Callable[[int], None]] = {}
+"""by process, if a search runs its jobs in its own: decides about the trial of a number, which waits"""
+
+
+class Superseded(UserError):
+    """A newer job has the trial; this one ends without changing anything."""
+
+
+class TrialChannel:
+    """A trial as its job sees it. Only one process of a job opens it: rank 0, or the process that starts the ranks."""
+
+    def __init__(self, storage: str, study: str, number: int, attempt: int = 0, launch: int = 0):
+        import optuna
+
+        from nlu.search import pruning
+
+        # Optuna's messages would mix with those of the job.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.number, self.attempt, self.launch = number, attempt, launch
+        self._address = f"{storage} {study} {number}"
+        self._is_local = storage.startswith(("journal:", "sqlite:"))
+        self._storage = open_storage(storage, is_known=True)
+        # A job that is asked to stop no longer waits for the storage.
+        self._storage.is_hurried = lambda: stopping.received() is not None
+        self._study = optuna.load_study(study_name=study, storage=self._storage)
+        attributes = self._study.user_attrs
+        self._study.pruner = pruning.build(attributes.get(PRUNER), self._storage)
+        self._goals = Goals.of(attributes)
+        self.quantities = self._goals.quantities
+        """what the search wants to know of a trial besides its metric (`nlu.search.goals`)"""
+        study_id = self._storage.get_study_id_from_name(study)
+        self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        frozen = self._storage.get_trial(self._id)
+        self._wall_s = worked_s(frozen)
+        # The first step is written with the trial.
+        self._may_pause = until_of(frozen) is not None
+        self._began_s = time.monotonic()
+        # A process that the job has started continues under the claim of the job instead of claiming the trial from it.
+        claimed, _, own = os.environ.get(CLAIM_VARIABLE, "").rpartition(" ")
+        self._claim = own if claimed == self._address else None
+        self._checked_s = -math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial is closed or stopped, or this attempt has an outcome, so that nothing is left to do."""
+        frozen = self._storage.get_trial(self._id)
+        return (
+            frozen.state.is_finished()
+            or is_stopped(frozen)
+            or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
+        )
+
+    @property
+    def wall_s(self) -> float:
+        """The seconds that all jobs of this trial have run, without those in which they waited for decisions of the
+        search; of a job that was killed, up to its last report."""
+        return self._wall_s + time.monotonic() - self._began_s
+
+    def claim(self) -> None:
+        """Take the trial, so that all other jobs of it end. Raises Superseded if a later launch has claimed it."""
+        held = self._attribute(CLAIM)
+        if held.get("launch", 0) > self.launch:
+            raise self._superseded(held)
+        # The time in which this job waited for an earlier one was that one's, which has noted it meanwhile.
+        self._wall_s, self._began_s = worked_s(self._storage.get_trial(self._id)), time.monotonic()
+        # Set before it is written: a write whose answer is lost may still have succeeded.
+        self._claim = uuid.uuid4().hex
+        os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
+        self._set(CLAIM, {"launch": self.launch, "id": self._claim})
+
+    def require_newest(self) -> None:
+        """Raise Superseded if another job has claimed the trial since this one did. To be called before each save.
+
+        The storage is asked at most every `CHECKED_FOR_S` seconds. Raises StorageUnavailable if it does not answer.
+        """
+        if elapsed_s() - self._checked_s > CHECKED_FOR_S:
+            self._require_newest()
+
+    def _require_newest(self) -> Any:
+        """Return the trial. Raises Superseded if another job has claimed it."""
+        # Before the question, since the answer may describe any moment after it.
+        asked_s = elapsed_s()
+        frozen = self._storage.get_trial(self._id)
+        held = frozen.user_attrs.get(CLAIM, {})
+        if self._claim is not None and held.get("id") != self._claim:
+            raise self._superseded(held)
+        self._checked_s = asked_s
+        return frozen
+
+    def _superseded(self, held: Mapping[str, object]) -> Superseded:
+        return Superseded(
+            f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one ends"
+        )
+
+    def report(self, examples: int, value: float) -> bool:
+        """Report a value after `examples` examples; returns whether the trial should be pruned.
+
+        A job that continues from a checkpoint repeats reports. It gets the recorded answers again. Raises Superseded if
+        a newer job has the trial, StorageUnavailable if the storage does not answer.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        if is_stopped(frozen := self._require_newest()):
+            return True
+        decision = frozen.user_attrs.get(DECISION, {})
+        try:
+            # The run continues from a checkpoint that is older than its last report. What was decided then did not stop
+            # it.
+            if examples < decision.get("examples", -1):
+                return False
+            # A kill between the decision and the save of the run: the same answer leads to the same bytes.
+            if examples == decision.get("examples"):
+                return bool(decision["pruned"])
+            # The value first, since the pruner reads it from the storage.
+            self._storage.set_trial_intermediate_value(self._id, examples, value)
+            pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
+            # This process may have been suspended meanwhile, and must not overwrite the decision of a newer job.
+            self._require_newest()
+            self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})
+        except UpdateFinishedTrialError:
+            log.warning("trial %d was closed by the search; this job ends", self.number)
+            return True
+        return pruned
+
+    def pauses(self, examples: int) -> bool:
+        """Ask whether the trial is paused after `examples` examples: after each report, and when a run continues.
+
+        The run must then save its state and end. If the trial has taken its step, this waits for the decision of the
+        search. It returns True if none comes for `ANSWER_S` seconds or this process should stop; the trial is then
+        asked about again when it continues.
+        """
+        if not self._may_pause:
+            return False
+        if examples < (until_of(self._require_newest()) or math.inf):
+            return False
+        asked_s = time.monotonic()
+        try:
+            return self._is_paused_after(examples)
+        finally:
+            # What the search does meanwhile is no time of this trial.
+            self._began_s += time.monotonic() - asked_s
+
+    def _is_paused_after(self, examples: int) -> bool:
+        """Wait for the decision of the search; see `pauses`."""
+        self._set(ASKS, examples)
+        # By process, since the ranks of a run may be forks of the search.
+        if (answer := answer_here.get(os.getpid())) is not None:
+            answer(self.number)
+        end_s = time.monotonic() + ANSWER_S
+        while asks(frozen := self._require_newest()):
+            if (
+                is_stopped(frozen)
+                or not is_answered(frozen)
+                or stopping.received() is not None
+                or time.monotonic() > end_s
+            ):
+                return True
+            time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
+        return is_paused(frozen) or is_stopped(frozen)
+
+    def end_part(self, examples: int, value: float) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all, with the mean of the best
+        values so far."""
+        known = self._require_newest().user_attrs
+        ends, values = known.get(PART_ENDS, []), known.get(PART_VALUES, {})
+        # Also one that a former version noted, without its value: decisions were made from the last report.
+        if examples in ends:
+            return
+        # First: an end that is known has its value. Not every database keeps NaN.
+        if str(examples) not in values:
+            self._set(PART_VALUES, {**values, str(examples): value if math.isfinite(value) else None})
+        self._set(PART_ENDS, [*ends, examples])
+
+    def finish(
+        self,
+        state: str,
+        folder: Path,
+        *,
+        value: float | None = None,
+        examples: int | None = None,
+        error: str = "",
+        log_file: Path | None = None,
+        sd: float | None = None,
+        measured: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write the outcome of this attempt: complete, pruned or failed; before it the quantities of the trial, if any.
+
+        A trial that has been closed, or that a newer job has claimed, is not changed.
+        """
+        outcome = {
+            "state": state,
+            "attempt": self.attempt,
+            "value": value,
+            "examples": examples,
+            "sd": sd,
+            "wall_s": self.wall_s,
+            "ended_s": time.time(),
+            "folder": str(folder),
+            "error": error,
+            "log": str(log_file) if log_file else None,
+        }
+        if measured:
+            self._write(MEASURED, dict(measured))
+        self._write(OUTCOME, outcome)
+
+    def give_back(self, fault: str) -> None:
+        """Leave the trial to another launch, because of a fault of this machine."""
+        self._write(FAULT, {"launch": self.launch, "error": fault})
+
+    def stopped(self, reason: str) -> None:
+        """Write why this job stops before its end, without waiting for a storage that does not answer."""
+        with suppress(StorageUnavailable), self._storage.hurried():
+            self._write(REASON, {"launch": self.launch, "error": reason})
+
+    def note_time(self) -> None:
+        """Write how long the jobs of the trial have run, at the end of one that leaves it open."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        with suppress(StorageUnavailable, Superseded, UpdateFinishedTrialError), self._storage.hurried():
+            if OUTCOME not in self._require_newest().user_attrs:
+                self._set(WORKED, self.wall_s)
+
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        try:
+            self._require_newest()
+            self._set(name, value)
+        except Superseded as error:
+            log.warning("%s", error)
+        except UpdateFinishedTrialError:
+            log.warning("trial %d was closed by the search before this job ended", self.number)
+
+    def _attribute(self, name: str) -> dict[str, Any]:
+        return self._storage.get_trial(self._id).user_attrs.get(name, {})
+
+    def _set(self, name: str, value: object) -> None:
+        self._storage.set_trial_user_attr(self._id, name, value)
+
+
+def worked_s(trial: "FrozenTrial") -> float:
+    """Return the seconds that the jobs of a trial have run so far; of one that was killed, up to its last report."""
+    return max(float(trial.user_attrs.get(DECISION, {}).get("wall_s", 0.0)), trial.user_attrs.get(WORKED, 0.0))
+
+
+def open_trial(mapping: Mapping[str, object]) -> TrialChannel:
+    """Open the trial of a job, given the mapping from the sweeper; each process opens it once.
+
+    Raises StorageUnavailable if the storage does not answer for a long time.
+    """
+    named = (mapping[name] for name in ("storage", "study", "number"))
+    return _open(*named, mapping.get("attempt", 0), mapping.get("launch", 0))
+
+
+# One connection for each process: the launcher and the run of a job both open the trial.
+_open = lru_cache(maxsize=1)(TrialChannel)
+
+
+def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], int]) -> int:
+    """Call `run`, which returns an exit status, and write its outcome into the storage.
+
+    No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
+    machine has a fault, if the failure is temporary (`nlu.storage.temporary`), or if a newer job has the trial or its
+    mirror. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
+    prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that file.
+    """
+    with stopping.listening():
+        if is_submitted():
+            # submitit sends this signal shortly before the time limit, and its handler would raise an error anywhere.
+            signal.signal(time_signal(), lambda *_: signal.raise_signal(signal.SIGTERM))
+        try:
+            return _run_claimed(mapping, run_dir, run)
+        except stopping.Stopped as stopped:
+            if not is_submitted():
+                # The search in the same process must stop too.
+                raise
+            return stopping.exit_code(stopped)
+        finally:
+            os.environ.pop(CLAIM_VARIABLE, None)
+
+
+def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], int]) -> int:
+    if not placement().is_first:
+        # Only the process on the first node reports to the trial; it tells the others what to do.
+        return run()
+    trial = None
+    try:
+        trial = open_trial(mapping)
+        with only_job(run_dir):
+            if trial.is_over:
+                log.info("trial %d is done; nothing was done", trial.number)
+                return 0
+            trial.claim()
+            # Another job of the same launch may have ended between the two.
+            if trial.is_over:
+                return 0
+            try:
+                return _run(trial, run_dir, run)
+            finally:
+                trial.note_time()
+    except Exception as error:
+        if not _leaves_trial(error):
+            raise
+        log.warning("%s", error)
+        if trial is not None and not isinstance(error, StorageUnavailable | Superseded):
+            trial.stopped(last_line(error))
+        return stopping.exit_code()
+
+
+def _leaves_trial(error: Exception) -> bool:
+    """Whether a trial continues after an error, in another job or later."""
+    return isinstance(error, Superseded | TakenOver) or is_temporary(error)
+
+
+@contextmanager
+def only_job(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of a trial, after waiting for its current job.
+
+    A job may outlive a search that was killed. The job that waited for it finds the trial finished, or continues from
+    its checkpoint.
+    """
+    lock = lock_of(run_dir)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(lock, wait_s=math.inf, what=f"the trial in {run_dir}"):
+        yield
+
+
+def lock_of(run_dir: Path) -> Path:
+    """Return the path of the lock that the job of a trial holds."""
+    return run_dir.parent / LOCKS / f"{run_dir.name}.lock"
+
+
+def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
+    try:
+        status = run()
+    except Exception as error:
+        if _leaves_trial(error):
+            raise
+        if placement().world_size > 1 and lost_a_peer(error):
+            # The node of the other process failed, or that process writes the outcome. This one writes none, so that
+            # the job can start again.
+            record_end(run_dir, UserError(str(error)))
+            raise
+        if fault := machine_fault(error):
+            log.error("%s; the trial will start again", fault)
+            record_end(run_dir, error)
+            trial.give_back(fault)
+            return stopping.EXIT_REQUEUE
+        # The log first: the outcome, which other machines read, names it.
+        record_end(run_dir, error)
+        trial.finish(FAILED, run_dir, error=last_line(error), log_file=run_dir / LOG)
+        if isinstance(error, UserError):
+            return EXIT_USER_ERROR
+        raise
+    if status in stopping.STOPPED:
+        if (number := stopping.received()) is not None:
+            trial.stopped(f"it was sent {number.name}")
+        return status
+    if status:
+        trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / LOG)
+        return status
+    # If another job has taken the trial over, its end may not be in the storage, nor its result here.
+    if not trial.is_over and (run_dir / "result.json").is_file():
+        _finish_with_result(trial, run_dir)
+    return 0
+
+
+def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
+    result = json.loads((run_dir / "result.json").read_text())
+    value = result["best"]["value"]
+    # The scores of a trial that was pruned are not those that it would have had at its end, so no constraint on them
+    # says anything about it.
+    names = [name for name in trial.quantities if not result["pruned"] or name in QUANTITIES]
+    measured, lacking = quantities_of(result, names)
+    if result["pruned"]:
+        lacking = []
+    # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
+    if value is None or not math.isfinite(value):
+        lacking = [f"{result['best']['metric']} is {value}"]
+    if lacking:
+        trial.finish(FAILED, run_dir, error=", ".join(lacking), log_file=run_dir / LOG)
+        return
+    state, sd = PRUNED if result["pruned"] else COMPLETE, result["best"].get("sd")
+    trial.finish(state, run_dir, value=value, examples=result["examples"], sd=sd, measured=measured)

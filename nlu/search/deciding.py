@@ -1,0 +1,229 @@
+"""Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect."""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from nlu.search import channel, steps
+from nlu.search.faults import StorageUnavailable
+from nlu.search.optuna_private import forget_trials
+from nlu.search.sampling import stable_seed
+from nlu.search.schedulers.choosing import build
+from nlu.search.schedulers.encoding import contains, drawn_value
+from nlu.search.schedulers.scheduler import PAUSING, Decision
+from nlu.search.space import suggest
+
+from nlu.search.limits import Limits
+from nlu.search.plan import SearchPlan
+from nlu.search.slots import BASIC
+
+
+class Steps:
+    """Carries out what the scheduler of a search decides. Only the search decides, so two jobs never get one step."""
+
+    def __init__(self, plan: SearchPlan):
+        self._plan = plan
+        self.pauses = plan.spec["name"] in PAUSING
+        self.limits = Limits(plan)
+        self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
+        # The loop of the search does not run while a job runs in its thread; see `answering`.
+        self._answers = plan.slots.is_threaded
+        self._error: Exception | None = None
+
+    @contextmanager
+    def answering(self, answer: Callable[[int], None]) -> Iterator[None]:
+        """Within the block, decide by `answer` about the trials whose jobs run in this process.
+
+        An error of it would count as one of the job. It is kept for `require_answered` instead, and the job, which
+        gets no answer, saves its state and ends.
+        """
+
+        def keep_error(number: int) -> None:
+            try:
+                answer(number)
+            except Exception as error:
+                self._error = error
+
+        if self.pauses and self._plan.slots.target == BASIC:
+            channel.answer_here[os.getpid()] = keep_error
+        try:
+            yield
+        finally:
+            channel.answer_here.clear()
+            # A storage that does not answer must not hide why the search ends.
+            with suppress(StorageUnavailable):
+                self.limits.count(is_end=True)
+
+    def require_answered(self) -> None:
+        """Raise the error of an answer to a job in this process, once that job has ended."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def drawn(self, number: int) -> FrozenTrial:
+        """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
+        trial_id = self._plan.trial_id(number)
+        frozen = self._plan.storage.get_trial(trial_id)
+        if steps.VALUES in frozen.user_attrs:
+            return frozen
+        # A search that pauses trials creates them without `Study.ask`, which would read the others.
+        forget_trials(self._plan.study)
+        trial = Trial(self._plan.study, trial_id)
+        values = self._plan.space.draw(partial(self._suggest, trial, trial_id), self._plan.composed_value)
+        # Last: a trial with this attribute is complete, and is never drawn again.
+        trial.set_user_attr(steps.VALUES, values)
+        return self._plan.storage.get_trial(trial_id)
+
+    def _suggest(self, trial: Trial, trial_id: int, name: str, distribution: BaseDistribution) -> object:
+        """Draw a parameter, or return the one that is given, unless the trial draws it from another range."""
+        fixed = self._plan.storage.get_trial(trial_id).system_attrs.get(steps.FIXED, {})
+        if name in fixed and not contains(distribution, fixed[name]):
+            fixed = {key: value for key, value in fixed.items() if key != name}
+            self._plan.storage.set_trial_system_attr(trial_id, steps.FIXED, fixed)
+            # Only for this parameter: a sampler that draws several at once has drawn the others together.
+            return suggest(Trial(self._plan.study, trial_id), name, distribution)
+        return suggest(trial, name, distribution)
+
+    def next(
+        self,
+        read: Callable[[], Sequence[FrozenTrial]],
+        asked: int,
+        busy: Collection[int],
+        say: Callable[[str], None],
+    ) -> int | None:
+        """Return the trial for a free slot, new or continued, or None; what it may train is written.
+
+        `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets the sentence about a
+        limit that is reached.
+        """
+        if not self.pauses and asked >= self._plan.n_trials:
+            # Before the trials are read: this is asked at each poll while the last ones run.
+            return None
+        trials = read()
+        may_begin = self._may_begin(asked, say)
+        if not self.pauses:
+            return self._ask(len(trials)) if may_begin else None
+        log = steps.log_of(trials)
+        decision = self._decision(trials, log, busy, may_begin=may_begin)
+        if decision is None:
+            return None
+        if decision.number is None:
+            return self._begin(decision, len(log), self._given(decision, len(trials)))
+        self._write(decision, len(log))
+        return decision.number
+
+    def answer(
+        self,
+        number: int,
+        trials: Sequence[FrozenTrial],
+        asked: int,
+        busy: Collection[int],
+        say: Callable[[str], None],
+    ) -> None:
+        """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets that it continues."""
+        log = steps.log_of(trials)
+        may_begin = self._may_begin(asked, say)
+        decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
+        if decision is not None and decision.number == number:
+            self._write(decision, len(log))
+            say(f"trial {number} continues: {_reached(trials[number])}")
+            return
+        # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
+        asked_at = trials[number].user_attrs[steps.ASKS]
+        name, pause = steps.pause_of(asked_at, len(log))
+        # First: the table of decisions has every trial that is paused, also after a kill.
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
+
+    def _may_begin(self, asked: int, say: Callable[[str], None]) -> bool:
+        if not self.limits.is_over and (sentence := self.limits.reached()) is not None:
+            say(sentence)
+        return not self.limits.is_over and asked < self._plan.n_trials
+
+    def _decision(
+        self,
+        trials: Sequence[FrozenTrial],
+        log: Sequence[Decision],
+        busy: Collection[int],
+        *,
+        may_begin: bool,
+        asking: int | None = None,
+    ) -> Decision | None:
+        """Return what the scheduler decides."""
+        maximize = self._plan.direction == "maximize"
+        found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
+        assert self.scheduler is not None, "the search pauses trials"
+        decision = self.scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
+        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
+
+    def _write(self, decision: Decision, count: int) -> None:
+        assert decision.number is not None, "a trial that was begun before"
+        name, step = steps.step_of(decision, count, answers=self._answers)
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
+
+    def _given(self, decision: Decision, number: int) -> Mapping[str, object] | None:
+        """Return the parameters of a new trial that are not drawn; those of the first trials are given."""
+        if number >= len(self._plan.first):
+            return decision.values
+        first = self._plan.first[number]
+        if decision.values is None:
+            return first
+        # The scheduler draws what is not given.
+        random = np.random.default_rng(stable_seed(self._plan.seed, number, "given"))
+
+        def value(name: str, distribution: BaseDistribution) -> object:
+            is_given = name in first and contains(distribution, first[name])
+            return first[name] if is_given else drawn_value(distribution, random)
+
+        return self._plan.space.draw(value, self._plan.composed_value)
+
+    def _ask(self, count: int) -> int:
+        """Begin a trial that is never paused; returns its number, that of trials so far."""
+        if count >= len(self._plan.first):
+            return self._plan.study.ask().number
+        return self._create({steps.FIXED: dict(self._plan.first[count])})
+
+    def _begin(self, decision: Decision, count: int, values: Mapping[str, object] | None) -> int:
+        """Create a trial with its first step, in one write: after a kill there are both or none."""
+        name, step = steps.step_of(decision, count, answers=self._answers)
+        return self._create({name: step, **({} if values is None else {steps.FIXED: dict(values)})})
+
+    def _create(self, attributes: Mapping[str, Any]) -> int:
+        trial = create_trial(state=TrialState.RUNNING, system_attrs=dict(attributes))
+        trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
+        return self._plan.storage.get_trial(trial_id).number
+
+
+def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
+    return {name: -value if name in ("goal", "mean") else value for name, value in why.items()}
+
+
+def paused_line(trial: FrozenTrial) -> str:
+    """Return the line of a search about a trial that was paused."""
+    return f"trial {trial.number} paused: {_reached(trial)}"
+
+
+def _reached(trial: FrozenTrial) -> str:
+    value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
+    return f"{value} after {trial.last_step or 0:,} examples"
+
+
+def examples_of(trials: Sequence[FrozenTrial]) -> int:
+    """Return the examples that all trials together have seen, up to the last report of each."""
+    return sum(trial.last_step or 0 for trial in trials)
+
+
+def spent_line(spec: Mapping[str, Any], spent: int) -> str | None:
+    """Return how many of hydra.sweeper.max_examples were seen; None without such a limit."""
+    if (most := spec.get("max_examples")) is None:
+        return None
+    more = ", more than that to complete the best trial" if spent > most else ""
+    return f"examples seen by all trials: {spent:,} of {most:,} (hydra.sweeper.max_examples){more}"

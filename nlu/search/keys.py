@@ -1,0 +1,65 @@
+"""The keys of a search, `hydra.sweeper`. Hydra reads them at every start, so nothing heavy is imported here."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class SearchKeys:
+    """Search by optuna's samplers, pruned while it runs."""
+
+    _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
+    defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
+    sampler: Any = MISSING
+    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc|nsgaii|nsgaiii; sampler.seed null = the run's seed"""
+    n_trials: int = 30
+    """Finished trials in all, over every continuation of the search; failed ones count."""
+    n_jobs: int = 1
+    """Trials in flight."""
+    gpus_per_trial: int | None = None
+    """GPUs of a trial of hydra/launcher=local; null = its trainer.devices"""
+    direction: str | None = None
+    """maximize | minimize; null = what the metric asks for"""
+    objectives: list[Any] | None = None
+    """What is improved besides the metric, [latency_ms, parameters]: also size_mb and metrics of the dev set; the
+    result is the Pareto front; null = only the metric"""
+    constraints: list[Any] | None = None
+    """Bounds of such quantities, ["latency_ms<=5", "parameters<=10e6"]; a trial that breaks one is never the best;
+    null = none"""
+    storage: str | None = None
+    """null (a journal in the sweep folder), a path, postgresql://, s3://, oss://"""
+    study_name: str | None = None
+    """null = the name of the sweep folder"""
+    pruner: Any = "hyperband"
+    """hyperband | successive_halving | asha | freeze_thaw | median | threshold | none, or {name: NAME, KEY: VALUE}"""
+    min_resource: str | None = None
+    """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
+    max_resource: str | None = None
+    """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
+    max_examples: str | None = None
+    """Examples seen by all trials together, a duration, with asha and freeze_thaw; null = no limit, with freeze_thaw
+    n_trials / reduction_factor whole trials"""
+    max_hours: float | None = None
+    """No new trial begins once the commands of the search have run so long; null = no limit"""
+    reduction_factor: int = 3
+    """One trial in so many passes a rung."""
+    use_defaults: bool = False
+    """The first trial has the values that the swept keys have without the search; they are also the prior"""
+    enqueue: list[Any] | None = None
+    """Configurations that are tried first: [{optimizer.lr: 1e-4}]; parameters that are left out are drawn"""
+    warm_start: list[str] | None = None
+    """Sweep folders of former searches; the parameters of the three best trials of each are tried first"""
+    keep: str = "all"
+    """Checkpoints of ended trials that stay: all, rungs (best ones of complete trials) or best (those of the best)"""
+    on_failure: str = "continue"
+    """continue | stop"""
+    retries: int = 0
+    """How often a failed trial is started again, from its checkpoint."""
+    stop_after_same_failures: int = 3
+    """Stop when so many trials in a row fail with the same error; 0 = never."""
+    params: dict[str, Any] | None = None
+    """The space, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
+    when: dict[str, Any] | None = None
+    """Parameters that are drawn only under a condition: {method=rdrop: {method.alpha: "interval(0.5, 5)"}}"""

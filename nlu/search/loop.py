@@ -1,0 +1,405 @@
+"""The loop of a search: ask for a trial, launch its job, wait, tell its result.
+
+Every decision is stored before it takes effect, so that the search can be killed at any point and continued.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from nlu.config import stopping
+from nlu.config.errors import UserError, print_error
+from nlu.runs.mirror import Mirror
+from nlu.search import steps
+from nlu.search.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
+from nlu.search.faults import last_line, machine_fault
+from nlu.search.goals import MEASURED, best_of
+from nlu.search.storage.holder import Holder
+from nlu.search.optuna_private import write_constraints
+
+from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
+from nlu.search.failures import (
+    AT_FAULT,
+    LOST,
+    MOST,
+    STOPPED,
+    Failures,
+    FailuresEndSearch,
+    Restarts,
+    Running,
+    end_jobs,
+    none_completed,
+)
+from nlu.search.folder import bring_trials_back
+from nlu.search._keeping import Keeper
+from nlu.search.plan import SearchPlan
+from nlu.search.slots import REMEDY, Ended
+from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
+from nlu.search.stopping import WHY, Canceller, outcome_of
+
+ATTEMPT, LAUNCHES = "attempt", "launches"
+"""user attributes of a trial: how often it has failed; how many jobs were launched"""
+POLL_S = {"journal": 0.1, "sqlite": 0.2}
+POLL_REMOTE_S = 1.0
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+@dataclass
+class Search:
+    """A search from its first trial to its end."""
+
+    plan: SearchPlan
+    holder: Holder
+    mirror: Mirror | None = None
+    running: dict[int, Running] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
+    """the numbers of trials without a job: interrupted ones and those that start again"""
+    restarts: Restarts = field(default_factory=Restarts)
+    is_spent: bool = False
+    """whether the scheduler wants no further step"""
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
+        self.steps = Steps(self.plan)
+        self.canceller = Canceller(self.plan.folder.absolute())
+
+    def run(self) -> None:
+        """Keep all slots filled until n_trials are finished."""
+        trials = self._trials()
+        finished = [trial for trial in trials if trial.state in FINISHED]
+        self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
+        self.asked = len(trials)
+        self.idle = Idle(self.plan.slots.count)
+        with Board(self.plan.folder) as self.board, stopping.polled():
+            self.plan.storage.is_hurried = lambda: stopping.received() is not None
+            announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
+            self.keeper = Keeper(self.plan, self.board.say)
+            self.keeper.update(trials)
+            self._attach(trials)
+            try:
+                with self.steps.answering(self._answer):
+                    self._loop()
+            except (UserError, stopping.Stopped):
+                # After a signal these are expected: a storage that does not answer is no longer waited for, and a job
+                # in this process was stopped and will be continued.
+                if stopping.received() is None:
+                    self._end_jobs()
+                    raise
+            if stopping.received() is not None:
+                self._end_jobs()
+                self.board.say(
+                    f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
+                )
+                raise SystemExit(stopping.exit_code())
+            if (line := spent_line(self.plan.spec, examples_of(self._trials()))) is not None:
+                self.board.say(line)
+            if self.plan.slots.is_threaded:
+                self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
+
+    def _attach(self, trials: Sequence[FrozenTrial]) -> None:
+        """Follow the jobs of an earlier command that still run or wait; only their trials need no new ones."""
+        for number, found in self.plan.slots.open_jobs(self.board.say).items():
+            if number >= len(trials) or trials[number].state in FINISHED:
+                continue
+            attempt, launch = (trials[number].user_attrs.get(name, 0) for name in (ATTEMPT, LAUNCHES))
+            self.running[number] = Running(self.plan.folder / str(number), trials[number], attempt, launch)
+            self.waiting = [other for other in self.waiting if other != number]
+            job, doubt = found.submitted, "" if found.is_certain else f"; {found.reason}"
+            self.board.say(
+                f"trial {number}: its job goes on ({job.queue} {job.ticket.id if job.ticket else ''}){doubt}"
+            )
+            self.plan.slots.attach(number, launch, job)
+
+    def _end_jobs(self) -> None:
+        end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
+
+    def _loop(self) -> None:
+        while stopping.received() is None:
+            self.holder.require()
+            self._collect()
+            self._fill()
+            self.steps.limits.count()
+            self.idle.changed(len(self.running), self._remaining())
+            if not self.running:
+                if not self._remaining():
+                    break
+                self._recall()
+            # A launch ends the wait; the outcomes in the storage have to be polled.
+            self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
+
+    def _answer(self, number: int) -> None:
+        self.holder.require()
+        self.steps.answer(number, self._trials(), self.asked, set(self.running), self.board.say)
+
+    def _remaining(self) -> int:
+        if self.steps.pauses:
+            return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
+        return len(self.waiting) + (0 if self.steps.limits.is_over else max(0, self.plan.n_trials - self.asked))
+
+    def _fill(self) -> None:
+        slots = self.plan.slots
+        while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
+            self.holder.require()
+            if not self._start(number):
+                # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
+                self.waiting.insert(0, number)
+                break
+            if not slots.is_threaded:
+                self._collect()
+
+    def _next(self) -> int | None:
+        """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
+        if (due := self.restarts.next_due(self.waiting)) is not None:
+            return due
+        # A new trial could not start either. It is better drawn later, when the sampler has seen more results.
+        if len(self.waiting) > self.plan.slots.count:
+            return None
+        if self.steps.pauses and self._held() >= self.plan.slots.count:
+            return None
+        number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
+        self.is_spent = number is None and not self.running
+        self.asked = max(self.asked, -1 if number is None else number + 1)
+        return number
+
+    def _held(self) -> int:
+        """Return the slots of trials that have a job, or get one after a short pause.
+
+        The decisions of a search that pauses trials depend on what is known of all others, so that an interrupted job
+        must not be overtaken by the next decision.
+        """
+        return len(self.running) + sum(number not in self.restarts.set_aside for number in self.waiting)
+
+    def _recall(self) -> None:
+        """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
+        if not self.waiting or not self.restarts.set_aside.keys() >= set(self.waiting):
+            return
+        error = self.restarts.error(self.plan.folder)
+        if not self.restarts.recall():
+            raise error
+        self.board.say("only trials that were set aside are left, so they start again")
+
+    def _start(self, number: int) -> bool:
+        """Launch the job of a trial, or close the trial if it has an outcome; False if it must wait for GPUs."""
+        frozen = self.steps.drawn(number)
+        if OUTCOME in frozen.user_attrs and self._is_current(frozen):
+            self._close(frozen)
+            return True
+        if steps.is_stopped(frozen):
+            self._stop(frozen)
+            return True
+        values = frozen.user_attrs[steps.VALUES]
+        need = self.plan.need(values)
+        if not self.plan.slots.gpus.has_free(need.gpus):
+            return False
+        attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
+        # Stored before the launch, so that a later search counts on from here and its jobs win over this one.
+        self._set(number, LAUNCHES, launch)
+        self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
+        self.idle.changed(len(self.running), self._remaining())
+        begun = "continues" if frozen.last_step is not None or attempt else "started"
+        self.board.say(f"trial {number} {begun}: {parameters(values)}")
+        self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
+        self.steps.require_answered()
+        return True
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self.plan.storage.get_trial(self.plan.trial_id(number))
+
+    def _set(self, number: int, name: str, value: object) -> None:
+        self.plan.storage.set_trial_user_attr(self.plan.trial_id(number), name, value)
+
+    def _collect(self) -> None:
+        """Close every trial that has an outcome, and handle the launches that ended without one."""
+        launches = list(iter(self.plan.slots.next_ended, None))
+        # A job writes its outcome before its launch ends, so reading the trials afterwards misses none.
+        for frozen in self._trials():
+            if frozen.number in self.running and self._is_current(frozen):
+                self._close(frozen)
+            elif steps.is_stopped(frozen):
+                self._stop(frozen)
+            elif frozen.number in self.running and steps.asks(frozen):
+                self._answer(frozen.number)
+        for ended in launches:
+            running = self.running.get(ended.number)
+            # The end of an older launch of the same trial says nothing about its present job.
+            if running is not None and running.launch == ended.launch:
+                self._ended_without_outcome(ended)
+
+    def _stop(self, frozen: FrozenTrial) -> None:
+        """End a trial that a user stopped: its job first, if it has one, whose launch then ends."""
+        number = frozen.number
+        if number in self.running:
+            if self.canceller.cancel(number):
+                self.plan.slots.give_up(number)
+                self.board.say(f"trial {number} is {WHY}; its job ends")
+            return
+        self.waiting = [other for other in self.waiting if other != number]
+        self._set(number, OUTCOME, outcome_of(frozen, maximize=self.plan.direction == "maximize"))
+        self._close(self._frozen(number))
+
+    @staticmethod
+    def _is_current(frozen: FrozenTrial) -> bool:
+        return frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= frozen.user_attrs.get(ATTEMPT, 0)
+
+    def _close(self, frozen: FrozenTrial) -> None:
+        """Tell the study the result of a trial, or start it again if it failed and has retries left."""
+        outcome, number = frozen.user_attrs[OUTCOME], frozen.number
+        self.restarts.progressed(number)
+        self.running.pop(number, None)
+        self.plan.slots.freed(number)
+        self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
+        if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
+            outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
+        violations = self.plan.goals.violations(frozen.user_attrs.get(MEASURED, {}))
+        write_constraints(self.plan.storage, self.plan.trial_id(number), violations)
+        self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
+        if outcome["state"] == COMPLETE:
+            self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
+        elif outcome["state"] == PRUNED:
+            self._tell(number, state=TrialState.PRUNED)
+        else:
+            self._failed(frozen, outcome)
+            return
+        self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
+        self._update_files()
+
+    def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
+        number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
+        retries = self.plan.settings["retries"]
+        again = attempt < retries and not steps.is_stopped(frozen)
+        self.board.say(
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(steps.VALUES, {}))}: "
+            f"{self.failures.words(number, error)} "
+            f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
+            style="red",
+        )
+        if again:
+            self._set(number, ATTEMPT, attempt + 1)
+            self.waiting.insert(0, number)
+            return
+        # Before an error that ends the search, so that the trial is not started again when the search continues.
+        self._tell(number, state=TrialState.FAIL)
+        self._update_files()
+        if self.plan.settings["on_failure"] == "stop":
+            raise FailuresEndSearch(
+                f"trial {number} failed, as shown above, and hydra.sweeper.on_failure is stop; the same command with "
+                "hydra.sweeper.on_failure=continue leaves it out"
+            )
+        self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
+
+    def _at_fault(self, frozen: FrozenTrial, running: Running, fault: str) -> None:
+        """Start a trial again after a fault of its machine, or set it aside."""
+        number = frozen.number
+        self.waiting.insert(0, number)
+        pause_s = self.restarts.interrupted(number, AT_FAULT, got_further=running.got_further(frozen))
+        if pause_s is None:
+            times = self.restarts.counts[number, AT_FAULT]
+            self._set_aside(number, f"met a fault of the machine {times} times in a row: {fault}")
+            return
+        self.board.say(f"trial {number}: its machine has a fault ({fault}); it continues {when(pause_s)}", style="red")
+
+    def _set_aside(self, number: int, why: str) -> None:
+        self.restarts.put_aside(number, why)
+        self.board.say(f"trial {number} {why}; it is set aside until no other trial is left", style="red")
+
+    def _ended_without_outcome(self, ended: Ended) -> None:
+        running = self.running.pop(ended.number)
+        self.plan.slots.freed(ended.number)
+        self.idle.changed(len(self.running), self._remaining())
+        frozen = self._frozen(ended.number)
+        if steps.is_stopped(frozen):
+            return self._stop(frozen)
+        if steps.is_paused(frozen):
+            # However its job ended: it continues from what it saved, or not at all.
+            return self.board.say(paused_line(frozen))
+        left = frozen.user_attrs.get(FAULT, {})
+        fault = machine_fault(ended.failure) if ended.failure is not None else None
+        if left.get("launch") == ended.launch:
+            fault = left["error"]
+        if fault is not None:
+            self._at_fault(frozen, running, fault)
+        elif not self.plan.hands_trial:
+            self._close(self._with_outcome(frozen, running, ended))
+        elif ended.value in stopping.STOPPED:
+            self.waiting.insert(0, ended.number)
+            if stopping.received() is None:
+                self._stopped_by_itself(frozen, running)
+        elif ended.refusal is not None:
+            raise UserError(
+                f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
+                f"hydra.sweep.dir={self.plan.folder} continues"
+            )
+        elif ended.never_began:
+            raise UserError(
+                f"{self.plan.slots.target.rpartition('.')[2]} cannot run a single job with "
+                f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
+            )
+        elif self.restarts.interrupted(ended.number, LOST, got_further=running.got_further(frozen)) is not None:
+            self.waiting.insert(0, ended.number)
+            self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it continues from its checkpoint")
+        else:
+            self._close(self._with_outcome(frozen, running, ended))
+
+    def _stopped_by_itself(self, frozen: FrozenTrial, running: Running) -> None:
+        """Continue a trial whose job stopped, after a pause if it made no progress, or set it aside."""
+        number, left = frozen.number, frozen.user_attrs.get(REASON, {})
+        reason = left["error"] if left.get("launch") == running.launch else "no reason known"
+        pause_s = self.restarts.interrupted(number, STOPPED, got_further=running.got_further(frozen))
+        if pause_s is None:
+            times = self.restarts.counts[number, STOPPED]
+            self._set_aside(number, f"stopped {times} times in a row without progress: {reason}")
+            return
+        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from its checkpoint")
+
+    def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
+        """Write the outcome for a job that did not: another program, or a job that died."""
+        value, error = None, "" if ended.failure is None else last_line(ended.failure)
+        if not self.plan.hands_trial and ended.failure is None:
+            try:
+                value = float(ended.value)
+            except (TypeError, ValueError):
+                error = f"the job returned {ended.value!r}, but must return a number"
+        elif not error:
+            error = f"the job vanished {MOST[LOST]} times without progress"
+        self._set(ended.number, OUTCOME, running.outcome(frozen, value, error))
+        return self._frozen(ended.number)
+
+    def _tell(self, number: int, **what: Any) -> None:
+        self.plan.study.tell(number, skip_if_finished=True, **what)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.plan.study.get_trials(deepcopy=False)
+
+    def _best(self) -> str:
+        best = best_of(self._trials(), self.plan.goals, maximize=self.plan.direction == "maximize")
+        if best is None:
+            return "none yet"
+        return f"{best.value:.6g} (trial {best.number})"
+
+    def _update_files(self) -> None:
+        self.keeper.update(self._trials())
+        if self.mirror is not None:
+            self.mirror.saved()
+
+    def summarize(self) -> None:
+        """Write the table, the best trial as an experiment, and the figures."""
+        from nlu.search.summary import write_summary
+
+        if self.plan.mirror is not None:
+            say = partial(self.board.say, style="yellow")
+            bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
+        self.keeper.end(self._trials())
+        write_summary(self.plan.study, self.plan.folder)
+        # The table must appear before later messages on standard error.
+        sys.stdout.flush()
+
+    def require_an_end(self) -> None:
+        """Exit with status 1 if no trial is complete: a script cannot continue with the best one."""
+        if (problem := none_completed(self._trials())) is not None:
+            print_error(problem)
+            raise SystemExit(1)

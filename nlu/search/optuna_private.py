@@ -1,0 +1,144 @@
+"""All uses of private parts of Optuna, read in 5.0.0, with a fallback if a version lacks them."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import cast
+
+from optuna import storages
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from nlu.config.errors import UserError
+from nlu.search.steps import is_paused
+
+
+def cached(storage: RDBStorage) -> BaseStorage:
+    """Return a database with a cache of finished trials, as `optuna.create_study` does.
+
+    Without `_CachedStorage` each access reads all trials again: slower, with the same result.
+    """
+    wrapper = getattr(storages, "_CachedStorage", None)
+    return wrapper(storage) if wrapper is not None else storage
+
+
+class _Levelled:
+    """A study whose pruned trials have their last value at a level instead of at their number of examples, and whose
+    paused trials are pruned ones. With further objectives, complete trials have a value for each."""
+
+    def __init__(
+        self,
+        study: Study,
+        level_of: Callable[[FrozenTrial], int],
+        more_is_better: Sequence[bool],
+        values_of: Callable[[FrozenTrial], Sequence[float]],
+    ):
+        self._study, self._level_of, self._values_of = study, level_of, values_of
+        others = [StudyDirection.MAXIMIZE if more else StudyDirection.MINIMIZE for more in more_is_better]
+        self.directions = [*study.directions, *others]
+
+    def _is_multi_objective(self) -> bool:
+        return len(self.directions) > 1
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._study, name)
+
+    def _get_trials(
+        self, deepcopy: bool = True, states: Container[TrialState] | None = None, use_cache: bool = False
+    ) -> list[FrozenTrial]:
+        trials = self._study._get_trials(deepcopy=deepcopy, states=None, use_cache=use_cache)
+        shown = map(self._levelled, trials)
+        return [trial for trial in shown if states is None or trial.state in states]
+
+    def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
+        if self._is_multi_objective() and trial.state == TrialState.COMPLETE:
+            trial = copy.copy(trial)
+            trial.values = [*(trial.values or ()), *self._values_of(trial)]
+            return trial
+        if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
+            return trial
+        # The storage may hold the same objects.
+        trial = copy.copy(trial)
+        trial.state = TrialState.PRUNED
+        trial.intermediate_values = {self._level_of(trial): trial.intermediate_values[max(trial.intermediate_values)]}
+        return trial
+
+
+def levelled(
+    study: Study,
+    level_of: Callable[[FrozenTrial], int],
+    more_is_better: Sequence[bool] = (),
+    values_of: Callable[[FrozenTrial], Sequence[float]] = lambda trial: (),
+) -> Study:
+    """Return the study for a sampler, with the last value of each pruned trial at `level_of(trial)`.
+
+    Samplers rank pruned trials first by their last step, so one more example would outweigh any value. They read trials
+    by `Study._get_trials`. In a version without that, they get the study itself.
+
+    `more_is_better` has an entry for each objective besides the value of the study, and `values_of` returns those of a
+    complete trial.
+    """
+    if not hasattr(study, "_get_trials"):
+        return study
+    return cast(Study, _Levelled(study, level_of, more_is_better, values_of))
+
+
+def write_constraints(storage: BaseStorage, trial_id: int, violations: Mapping[str, float]) -> None:
+    """Write by how much a trial breaks each constraint, as `Trial.set_constraint` does, which needs a sampler.
+
+    Samplers, `Study.best_trial` and dashboards read it; a trial with a positive number is infeasible.
+    """
+    for name, value in violations.items():
+        storage.set_trial_system_attr(trial_id, f"constraints:{name}", value)
+
+
+def forget_trials(study: Study) -> None:
+    """Make samplers read the trials of a study again, as `Study.ask` does; they keep what they read for one trial.
+
+    A version without this memory always reads them.
+    """
+    if hasattr(study, "_thread_local"):
+        study._thread_local.cached_all_trials = None
+
+
+_OF_CMA = {
+    "cmaes._cma": {"CMA"},
+    "cmaes._cmawm": {"CMAwM"},
+    "cmaes._sepcma": {"SepCMA"},
+    "numpy": {"dtype", "ndarray"},
+    "numpy._core.multiarray": {"_reconstruct", "scalar"},
+}
+"""the classes in a state of CMA-ES, by module: only numbers; read in cmaes 0.13.1 and numpy 2"""
+
+
+class _StateUnpickler(pickle.Unpickler):
+    """Reads a state of CMA-ES, and refuses anything that could run code."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if name in _OF_CMA.get(module, ()):
+            return super().find_class(module, name)
+        raise UserError(
+            f"the study holds a state of CMA-ES that names {module}.{name}, which does not belong there; it was not "
+            "loaded, since it could run any command; find out who writes to this storage, and start another study"
+        )
+
+
+class _CarefulPickle:
+    """Replaces `pickle` in Optuna's CMA-ES module, which keeps its state in the study, where others may write."""
+
+    dumps = staticmethod(pickle.dumps)
+
+    @staticmethod
+    def loads(state: bytes) -> object:
+        """Return the state."""
+        return _StateUnpickler(io.BytesIO(state)).load()
+
+
+def guard_cma() -> None:
+    """Make Optuna load only states of CMA-ES from studies, in this process."""
+    from optuna.samplers import _cmaes
+
+    if hasattr(_cmaes, "pickle"):
+        _cmaes.pickle = _CarefulPickle  # type: ignore[assignment]  # a class stands for the module

@@ -1,0 +1,219 @@
+"""The steps before the first trial: the direction, the composition of all trials, the number of examples."""
+
+import itertools
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig, OmegaConf
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from nlu.config.checks.faults import choice_problem
+from nlu.config.entry.app import prepare
+from nlu.config.errors import UserError
+from nlu.config.keys import facts_of
+from nlu.config.members import is_composite, metrics_of, own_name
+from nlu.config.redaction import without_secrets
+from nlu.config.resolving import resolve, without_hydra
+from nlu.config.schema import flat, has_effect
+from nlu.config.stopping import STOPPED
+from nlu.search.space import Space, overrides_of, written
+
+MAX_COMBINATIONS = 500
+"""above this number of combinations of groups, each choice is only tried with the first choices of the others"""
+Direction = Literal["minimize", "maximize"]
+Compose = Callable[[Sequence[str]], DictConfig]
+
+
+def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Direction:
+    """Return maximize or minimize, given by the metric of the trials.
+
+    Raises UserError if `asked` differs from it, or if trials have different metrics.
+    """
+    metrics: dict[str, Direction] = {}
+    for config in configs:
+        task = facts_of(config["task"]["_target_"])
+        metric = config["trainer"]["major_metric"] or task["default_metric"]
+        metrics[metric] = "minimize" if own_name(metric) in task["lower_is_better"] else "maximize"
+    if len(metrics) > 1:
+        raise UserError(f"trials would be measured by {' and '.join(metrics)}; set trainer.major_metric to one of them")
+    ((metric, direction),) = metrics.items()
+    if asked is not None and asked != direction:
+        raise UserError(
+            f"hydra.sweeper.direction is {asked}, but {metric} is better when it is "
+            f"{'lower' if direction == 'minimize' else 'higher'}; leave it out, or set trainer.major_metric"
+        )
+    return direction
+
+
+def metrics_of_trials(configs: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, bool]]:
+    """Return the metric of trials, and by name the metrics that all of them have, with whether more is better.
+
+    Of several tasks together only the metric itself is known.
+    """
+    metric, found = "", list[dict[str, bool]]()
+    for config in configs:
+        task = facts_of(config["task"]["_target_"])
+        metric = config["trainer"]["major_metric"] or task["default_metric"]
+        names = [metric] if is_composite(config) else [metric, *metrics_of(config["task"], task)]
+        found.append({name: own_name(name) not in task["lower_is_better"] for name in names})
+    return metric, {name: more for name, more in found[0].items() if all(name in other for other in found)}
+
+
+def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, str]]:
+    """Return the combinations of groups of the trials: all, or if there are too many, each choice at least once."""
+    groups: dict[str, list[str]] = {}
+    for params in (space.params, *(branch.params for branch in space.branches)):
+        for name, distribution in params.items():
+            if isinstance(distribution, CategoricalDistribution) and is_group(name):
+                groups.setdefault(name, [written(choice) for choice in distribution.choices])
+    if math.prod(map(len, groups.values())) <= MAX_COMBINATIONS:
+        return [dict(zip(groups, row, strict=True)) for row in itertools.product(*groups.values())]
+    first = {name: choices[0] for name, choices in groups.items()}
+    return [{**first, name: choice} for name, choices in groups.items() for choice in choices]
+
+
+def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str], str | None]) -> Iterator[list[str]]:
+    """Yield overrides for a combination of groups that together cover both ends and all choices of each parameter."""
+    drawn: dict[str, list[object]] = {}
+
+    def suggest(name: str, distribution: BaseDistribution) -> object:
+        drawn[name] = [combination[name]] if name in combination else ends(distribution)
+        return drawn[name][0]
+
+    space.draw(suggest, composed)
+    # One row has the first value of every parameter, the next one their second, and so on: all values occur without all
+    # combinations.
+    for row in range(max(map(len, drawn.values()), default=1)):
+        yield overrides_of({name: values[min(row, len(values) - 1)] for name, values in drawn.items()})
+
+
+def ends(distribution: BaseDistribution) -> list[object]:
+    """Return all choices of a distribution, or both ends of an interval."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
+    low, high = distribution.low, distribution.high
+    return [low] if low == high else [low, high]
+
+
+def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, is_run: bool) -> list[str]:
+    """Compose every combination of groups with the ends of all intervals; validate them for nlu.train (`is_run`).
+
+    Returns each problem once, with the first combination that has it unless all have it.
+    """
+    possible = combinations(space, is_group_of(loader))
+    chosen = dict.fromkeys(pair for combination in possible for pair in combination.items())
+    # A choice that does not exist would fail in every combination; it is reported once, and not composed.
+    wrong = {pair: problem for pair in chosen if (problem := choice_problem(*pair, loader.get_group_options))}
+    tried = [combination for combination in possible if not wrong.keys() & combination.items()]
+    found: dict[str, list[str]] = {}
+    for combination in tried:
+        context = " ".join(f"{name}={choice}" for name, choice in combination.items())
+        problems = (_of_fractions(space, problem) for problem in _problems_of(space, combination, compose, is_run))
+        for problem in dict.fromkeys(problems):
+            found.setdefault(problem, []).append(context)
+    return [*wrong.values()] + [
+        problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}; {_ONLY_THERE})"
+        for problem, contexts in found.items()
+    ]
+
+
+def _of_fractions(space: Space, problem: str) -> str:
+    """Return a problem; for an integer that is drawn from an interval of floats, how integers are drawn."""
+    name = problem.partition(" is ")[0]
+    for drawn in space.distributions(name) if "an integer" in problem else ():
+        if isinstance(drawn, FloatDistribution):
+            values = f"int(interval({math.ceil(drawn.low)},{math.floor(drawn.high)}))"
+            remedy = f"tag(log,{values})" if drawn.log else values
+            return f"{name} is drawn from an interval of floats, but must be an integer; write '{name}={remedy}'"
+    return problem
+
+
+_ONLY_THERE = "keys that only one choice has belong under hydra.sweeper.when"
+
+
+def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose, is_run: bool) -> Iterator[str]:
+    groups = [f"{name}={choice}" for name, choice in combination.items()]
+    try:
+        base = compose([*space.fixed, *groups])
+    except UserError as error:
+        yield from error.problems
+        return
+    for overrides in probes(space, combination, lambda key: composed_value(base, key)):
+        try:
+            composed = compose([*space.fixed, *overrides])
+        except UserError as error:
+            yield from error.problems
+            continue
+        if is_run:
+            try:
+                config = prepare(without_hydra(composed))
+            except UserError as error:
+                yield from error.problems
+            else:
+                yield from _not_for_trials(config)
+
+
+def _not_for_trials(config: Mapping[str, Any]) -> Iterator[str]:
+    if (stop_after := config["trainer"]["stop_after"]) is not None:
+        yield (
+            f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
+            "trainer.max_duration"
+        )
+
+
+def composed_value(config: DictConfig, key: str) -> str | None:
+    """Return the choice of a group or the value of a key as text, None if it has none."""
+    choices = config.hydra.runtime.choices
+    if key in choices:
+        return None if choices[key] is None else str(choices[key])
+    value = OmegaConf.select(config, key)
+    return None if value is None else written(value)
+
+
+def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
+    """Return a function that tells whether a key is a config group."""
+
+    def is_group(key: str) -> bool:
+        return "." not in key and bool(loader.get_group_options(key, ObjectType.CONFIG) or loader.list_groups(key))
+
+    return is_group
+
+
+def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
+    """Return the values that all trials share, by dotted key and as text, to be compared."""
+    plain, _ = resolve(without_hydra(base))
+    return {
+        key: repr(value)
+        for key, value in flat(without_secrets(plain)).items()
+        if has_effect(key) and key not in drawn and not key.startswith(tuple(f"{name}." for name in drawn))
+    }
+
+
+def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
+    """Build the data store with `nlu.preprocess` in a separate process; returns the number of training examples.
+
+    Its messages go to standard error. Raises UserError if it fails.
+    """
+    arguments = [f"--config-dir={directory}" for directory in directories]
+    command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
+    # In a separate process, so that its memory is free again before the trials start.
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode in STOPPED or done.returncode < 0:
+        how = "was stopped" if done.returncode > 0 else f"was ended by {signal.Signals(-done.returncode).name}"
+        raise UserError(f"preparing the data {how}; nothing is lost: the same command starts it again")
+    if done.returncode:
+        raise UserError(
+            f"the data cannot be prepared (python -m nlu.preprocess ended with {done.returncode}, see above)"
+        )
+    # The last line: a library may print something before.
+    facts = json.loads(done.stdout.splitlines()[-1])
+    # A mixture has separate facts for each set.
+    return sum(one["sets"]["train"]["examples"] for one in facts.get("members", {"": facts}).values())

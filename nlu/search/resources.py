@@ -1,0 +1,267 @@
+"""The lengths of trials in examples seen: the resources of the pruner, the cost of a search, and checks of both."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from nlu.config.checks.values import value_problem
+from nlu.config.durations import Clock, parse_duration, parse_interval
+from nlu.config.errors import UserError
+from nlu.config.schema import num_repeats
+from nlu.config.types import Duration
+from nlu.config.words import counted
+from nlu.search import pruning
+from nlu.search.brackets import WITH_RUNGS, brackets, cost
+from nlu.search.schedulers.asha import rungs
+from nlu.search.schedulers.scheduler import PAUSING
+
+RANDOM_TRIALS = 10
+"""the number of trials that TPE draws at random first (its n_startup_trials)"""
+
+
+def setting_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the pruner and its resources, regardless of the trials."""
+    found = [
+        value_problem(f"hydra.sweeper.{key}", Duration | None, settings.get(key))
+        for key in ("min_resource", "max_resource", "max_examples")
+    ]
+    if settings.get("max_examples") is not None and pruner_name(settings) not in (*PAUSING, None):
+        # In place of what is wrong with its value, which leaving it out corrects too.
+        and_value = ", and a duration such as 30ep" if found.pop() else ""
+        found.append(
+            f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
+            f"leave it out, or set {pruning.KEY}{and_value}"
+        )
+    if settings["reduction_factor"] < 2:
+        found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
+    if settings.get("max_hours") is not None and settings["max_hours"] <= 0:
+        found.append(
+            f"hydra.sweeper.max_hours is {settings['max_hours']} but must be > 0, or null for no limit; set such a "
+            "number"
+        )
+    try:
+        pruning.read(settings["pruner"])
+    except UserError as error:
+        found += error.problems
+    return [problem for problem in found if problem]
+
+
+def pruner_name(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the pruner; None for one that is reported as wrong."""
+    try:
+        return pruning.read(settings["pruner"])[0]
+    except UserError:
+        return None
+
+
+def pauses(settings: Mapping[str, Any]) -> bool:
+    """Return whether the search pauses trials."""
+    return pruner_name(settings) in PAUSING
+
+
+def unsaved(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a problem if trials would be paused without a checkpoint to continue from."""
+    if not pauses(settings) or all(config["trainer"]["save"] for config in configs):
+        return []
+    return [
+        f"trainer.save is false, but {pruning.KEY} pauses trials, which continue from their checkpoint; set "
+        f"trainer.save=true, or {pruning.KEY}=hyperband"
+    ]
+
+
+def pruner_spec(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
+) -> dict[str, Any]:
+    """Return the argument of `nlu.search.pruning.build`, with every resource in examples seen.
+
+    `configs` are possible configurations of trials of nlu.train. If a duration is a different number of examples in
+    some of them, the smallest is used for the first decision and the largest for the end.
+    """
+    name, parameters = pruning.read(settings["pruner"])
+    spec: dict[str, Any] = {"name": name}
+    for key, value in parameters.items():
+        if key in pruning.RESOURCES and not isinstance(value, int):
+            value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
+        spec[key] = value
+    if name == "median":
+        scored = _lengths("trainer.eval_interval", evaluation_interval, configs, num_examples) if configs else [1]
+        spec["eval_interval"] = min(scored)
+    if name in (*WITH_RUNGS, *PAUSING):
+        spec |= _resources(settings, configs, num_examples)
+    if name in PAUSING:
+        spec |= {"max_examples": _budget(settings, configs, num_examples, spec)}
+        spec |= {"parts": max((num_repeats(config) for config in configs), default=1)}
+    return spec
+
+
+def _budget(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None, spec: Mapping[str, Any]
+) -> int | None:
+    """Return the examples that all trials together may see; None if only n_trials limits them."""
+    written = settings["max_examples"]
+    if written is None:
+        if spec["name"] != "freeze_thaw":
+            return None
+        # A freeze-thaw search has no end of its own. A whole trial can always end.
+        return max(spec["max_resource"], settings["n_trials"] * spec["max_resource"] // spec["reduction_factor"])
+    found = max(_lengths("hydra.sweeper.max_examples", written, configs, num_examples, rounded=False))
+    if found < spec["max_resource"]:
+        raise UserError(
+            f"hydra.sweeper.max_examples is {written}, {found:,} examples, fewer than a whole trial has, "
+            f"{spec['max_resource']:,}; set it higher"
+        )
+    return found
+
+
+def _resources(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
+) -> dict[str, int]:
+    low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
+    if not configs and (low is None or high is None):
+        raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
+    # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
+    first = (
+        min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples, rounded=False)) if configs else 0
+    )
+    least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples, rounded=False)) if low else first
+    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
+    if least <= first:
+        # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
+        least = min(first, most)
+    whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples, rounded=False)) if configs else most
+    if most != whole and pauses(settings):
+        raise UserError(
+            f"hydra.sweeper.max_resource is {high}, {most:,} examples, but a trial has {whole:,}, and "
+            f"{pruning.KEY}={pruner_name(settings)} pauses trials up to their end; leave it out, and set "
+            "trainer.max_duration"
+        )
+    if least > most:
+        raise UserError(
+            f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
+        )
+    # Reduced by at most a few examples, so that a ratio that is a power of the factor keeps its last rung.
+    least = min(least, most // factor ** _rungs_meant(factor, configs, least, most))
+    return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
+
+
+def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
+    """Return how often min_resource can be multiplied by the factor without exceeding max_resource by more than a step.
+
+    If the last step of an epoch is short, a run has a few examples less than its steps suggest. A ratio of 27 that is
+    slightly reduced by this must not lose its last rung.
+    """
+    step = max((_step_examples(config["trainer"]) or 0 for config in configs), default=0)
+    # If a run is hardly longer than a step, the tolerance of a step must not add a rung.
+    ratio = Fraction(most + step if step * factor <= least else most, least)
+    count = 0
+    while ratio >= factor:
+        ratio, count = ratio / factor, count + 1
+    return count
+
+
+def first_evaluation(trainer: Mapping[str, Any]) -> Any:
+    # Evaluations within a warm-up may come earlier, but are too few to compare trials.
+    if trainer.get("eval_warmup") is not None:
+        return trainer["eval_warmup"]
+    return evaluation_interval(trainer)
+
+
+def evaluation_interval(trainer: Mapping[str, Any]) -> Any:
+    interval = trainer["eval_interval"]
+    return interval if parse_interval(interval) is not None else trainer["max_duration"]
+
+
+def whole_run(trainer: Mapping[str, Any]) -> Any:
+    return trainer["max_duration"]
+
+
+def _lengths(
+    key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None, rounded: bool = True
+) -> list[int]:
+    """Return a duration in examples seen under each configuration, rounded up to whole steps if `rounded`, otherwise
+    down to whole examples."""
+    # A program of another package: its trials report examples, but nothing is known of its data.
+    if not configs or num_examples is None:
+        duration = parse_duration(value)
+        if duration.unit != "ex":
+            raise UserError(f"{key} is {value}, but only nlu.train has epochs and steps; write 1000ex, for example")
+        return [int(duration.amount)]
+    found = []
+    for config in configs:
+        trainer = config["trainer"]
+        written = value(trainer) if callable(value) else value
+        if (step := _step_examples(trainer)) is None and str(written).endswith("st"):
+            named = ("eval_warmup", "eval_interval", "max_duration") if callable(value) else ()
+            name = next((f"trainer.{each}" for each in named if trainer.get(each) == written), key)
+            raise UserError(
+                f"{name} is {written}, but a search compares trials by examples, and how many a step has is not known "
+                "before with trainer.batch_tokens or trainer.batch_size=auto; write it in ep or ex"
+            )
+        # Lengths in epochs and examples are not rounded to whole steps where their examples are not known.
+        clock = Clock(num_examples, step or 1)
+        # A trial with folds or seeds reports the examples of all its runs, one after another.
+        parts = num_repeats(config) if value is whole_run else 1
+        duration = parse_duration(written)
+        found.append(
+            parts * clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration, parts)
+        )
+    return found
+
+
+def _step_examples(trainer: Mapping[str, Any]) -> int | None:
+    """Return the examples of a step; None if only the data tell them."""
+    if trainer.get("batch_tokens") or trainer["batch_size"] == "auto":
+        return None
+    step: int = trainer["batch_size"] * trainer["accumulation"]
+    return step
+
+
+def without_rungs(spec: Mapping[str, Any]) -> list[str]:
+    """Return a warning if no rung of the pruner lies within the trials."""
+    if spec["name"] not in (*WITH_RUNGS, *PAUSING) or spec["min_resource"] < spec["max_resource"]:
+        return []
+    return [
+        f"trials are never stopped early, since min_resource and max_resource are both {spec['min_resource']:,} "
+        "examples; score more often (trainer.eval_interval), or change hydra.sweeper.min_resource or max_resource"
+    ]
+
+
+def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
+    """Return the lines that announce the cost of a search: brackets, rungs, full runs, and a warning."""
+    if spec["name"] in PAUSING:
+        return _announced_pauses(spec, n_trials)
+    found = brackets(spec)
+    if not found:
+        return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
+    lines = [
+        f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
+        f"{spec['reduction_factor']} passes a rung"
+    ]
+    budget, total = sum(bracket.budget for bracket in found), 0.0
+    for bracket in found:
+        stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
+        where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
+        trials = n_trials * bracket.budget / budget
+        each_cost = cost(bracket, trials, spec)
+        total += trials * each_cost
+        lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}; {each_cost:.2f} full runs each")
+    lines.append(f"  expected cost: {total:.1f} full runs instead of {n_trials}")
+    wanted = RANDOM_TRIALS * len(found)
+    if sampler == "tpe" and n_trials < wanted:
+        lines.append(
+            f"warning: {counted(n_trials, 'trial')} are few for {counted(len(found), 'bracket')} and TPE, which draws "
+            f"its first {RANDOM_TRIALS} at random; hydra.sweeper.n_trials={wanted} would do"
+        )
+    return lines
+
+
+def _announced_pauses(spec: Mapping[str, Any], n_trials: int) -> list[str]:
+    low, high, most = spec["min_resource"], spec["max_resource"], spec["max_examples"]
+    cost = f"{counted(n_trials, 'trial')} of up to {high:,} examples"
+    if most is not None:
+        cost += f", {most:,} examples in all: about {most / high:.1f} full runs"
+    if spec["name"] == "freeze_thaw":
+        return [f"pruner: freeze_thaw, a step from {low:,} examples; its model also draws the trials; at most {cost}"]
+    stops = ", ".join(f"{rung:,}" for rung in rungs(low, high // spec["parts"], spec["reduction_factor"])[:-1])
+    where = f"paused at {stops} examples, 1 in {spec['reduction_factor']} continues" if stops else "never paused"
+    return [f"pruner: asha, {where}; at most {cost}"]

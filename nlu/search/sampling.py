@@ -1,0 +1,120 @@
+"""Sampling that gives the same values whether or not a search was interrupted.
+
+The samplers of Optuna draw from one stream, so a continued search would draw other values than an uninterrupted one.
+Here each parameter of each trial gets a new sampler, seeded by a stable hash of (seed, number, parameter). Nothing else
+is lost, because samplers learn from the trials in the storage.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from nlu.search.brackets import PRUNER, Bracket, bracket_of, brackets
+from nlu.search.goals import MEASURED, Goals
+from nlu.search.optuna_private import guard_cma, levelled
+from nlu.search.schedulers.asha import Asha
+
+Build = Callable[[int], BaseSampler]
+SEEDS = 2**32
+
+
+def stable_seed(*parts: object) -> int:
+    """Return a seed below 2**32 that depends only on the parts."""
+    # A separator that no part contains, so that different parts never give the same text.
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SEEDS
+
+
+class SeededByTrial(BaseSampler):
+    """Draws each trial with a new sampler.
+
+    `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers that number the
+    points of one sequence in the storage (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)`
+    draws what such a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space,
+    and conditional parameters.
+
+    Samplers see a pruned trial at the last rung that it reached (`_level_of`). Trials with different batch sizes reach
+    a rung at slightly different numbers of examples, but should be ranked by their values.
+    """
+
+    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, independent: Build | None = None):
+        self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
+        guard_cma()
+
+    def _of(self, *parts: object) -> BaseSampler:
+        return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        # With several objectives samplers may draw each parameter by itself.
+        seen = _seen(study) if Goals.of(study.user_attrs).objectives else study
+        return self._of(trial.number).infer_relative_search_space(seen, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, object]:
+        drawn = self._of(trial.number).sample_relative(_seen(study), trial, search_space)
+        return {name: _at_end(search_space[name], value) for name, value in drawn.items()}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> object:
+        sampler = (
+            self._independent(stable_seed(self._seed, trial.number, param_name))
+            if self._independent
+            else self._of(trial.number, param_name)
+        )
+        drawn = sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
+        return _at_end(param_distribution, drawn)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        self._of(trial.number).before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Do nothing: only the grid sampler would, and it would end `Study.optimize`, which is not used."""
+
+
+def _at_end(distribution: BaseDistribution, value: object) -> object:
+    """Return a drawn value; at an end of a logarithmic interval, that end as it is written.
+
+    The exponential of its logarithm differs in the last digit: 0.00010000000000000009 for 0.0001.
+    """
+    if isinstance(distribution, FloatDistribution) and distribution.log and isinstance(value, float):
+        ends = (distribution.low, distribution.high)
+        return next((end for end in ends if math.isclose(value, end, rel_tol=1e-12)), value)
+    return value
+
+
+def _seen(study: Study) -> Study:
+    """Return the study as samplers see it."""
+    attributes = study.user_attrs
+    spec, objectives = attributes.get(PRUNER), Goals.of(attributes).objectives
+    if spec and spec["name"] == "asha":
+        level_of = partial(_last_of, Asha.of(spec).rungs)
+    else:
+        level_of = partial(_level_of, study.study_name, brackets(spec) if spec else [])
+    return levelled(study, level_of, list(objectives.values()), partial(_values_of, list(objectives)))
+
+
+def _values_of(names: Sequence[str], trial: FrozenTrial) -> list[float]:
+    """Return the objectives of a complete trial besides its value."""
+    measured = trial.user_attrs[MEASURED]
+    return [measured[name] for name in names]
+
+
+def _last_of(rungs: Sequence[int], trial: FrozenTrial) -> int:
+    """Return the last rung that a trial reached."""
+    examples = max(trial.intermediate_values)
+    return max((at for at in rungs if at <= examples), default=0)
+
+
+def _level_of(study_name: str, found: Sequence[Bracket], trial: FrozenTrial) -> int:
+    """Return the last rung that a trial reached; for a pruner without rungs, the number of its evaluations."""
+    if not found:
+        return len(trial.intermediate_values)
+    return _last_of(bracket_of(found, study_name, trial.number).rungs, trial)

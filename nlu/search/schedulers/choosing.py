@@ -1,0 +1,40 @@
+"""The scheduler of a search, from the specification of its pruner and its space."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+
+from nlu.search.schedulers.asha import Asha
+from nlu.search.schedulers.scheduler import Lengths, Scheduler
+from nlu.search.space import Space
+
+
+def build(
+    spec: Mapping[str, Any],
+    space: Space,
+    composed: Callable[[str], str | None],
+    seed: int,
+    centers: Mapping[str, object] | None = None,
+) -> Scheduler | None:
+    """Return the scheduler for a pruner, given as to `nlu.search.pruning.build`; None for one that pauses no trial.
+
+    `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
+    """
+    if spec["name"] == "asha":
+        return Asha.of(spec)
+    if spec["name"] != "freeze_thaw":
+        return None
+    # Its libraries take half a second to import.
+    from nlu.search.schedulers.encoding import Encoding
+    from nlu.search.schedulers.freeze_thaw import FreezeThaw
+
+    distributions: dict[str, list[BaseDistribution]] = {name: [each] for name, each in space.params.items()}
+    for branch in space.branches:
+        for name, each in branch.params.items():
+            distributions.setdefault(name, []).append(each)
+    encoding = Encoding(distributions, [name for name in distributions if name not in space.params])
+    factor = spec["reduction_factor"]
+    return FreezeThaw(
+        Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers, factor=factor
+    )

@@ -1,0 +1,151 @@
+"""The contract of a scheduler, which decides at each free slot which trial gets the next step.
+
+A step is a number of examples that a trial may see before the search decides again. At its end the trial is paused,
+unless it gets the next step too. A scheduler is a pure function of the trials and of its earlier decisions, so a search
+that was killed decides alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+RUNNING, PAUSED, ENDED, FAILED, STOPPED = "running", "paused", "ended", "failed", "stopped"
+"""the states of a trial; a pruner stopped it for good"""
+PAUSING = ("asha", "freeze_thaw")
+"""the choices of hydra.sweeper.pruner that pause trials"""
+Suggest = Callable[[str, "BaseDistribution"], object]
+Draw = Callable[[Suggest], Mapping[str, object]]
+"""draws a configuration: calls the function for each parameter that is active, as `nlu.search.space.Space.draw` does"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a trial stands."""
+
+    number: int
+    values: Mapping[str, object]
+    """its drawn parameters"""
+    points: Sequence[tuple[int, float]]
+    """examples seen and value of each evaluation, in order; greater is better, and the value may be NaN"""
+    until: int
+    """the examples after which it is decided about again"""
+    state: str
+    part_ends: Sequence[int] = ()
+    """the examples at which its folds or seeds have ended; from the first one on, values are means over them"""
+    asks: bool = False
+    """whether its job waits for this decision, so that its next step starts no process"""
+
+    @property
+    def examples(self) -> int:
+        """The examples that it has seen up to its last evaluation."""
+        return max((self.points[-1][0] if self.points else 0, *self.part_ends))
+
+    @cached_property
+    def best(self) -> float:
+        """Its best value so far, or the mean over the folds that have ended; -inf without a finite value."""
+        return self.value_at(self.examples)
+
+    def value_at(self, examples: int) -> float:
+        """Return its best value up to a number of examples; from the first fold's end on, the mean over its folds."""
+        found = [value for at, value in self.points if at <= examples]
+        if self.part_ends and examples >= self.part_ends[0]:
+            found = found[-1:]
+        return max(filter(math.isfinite, found), default=-math.inf)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A trial that gets a step."""
+
+    until: int
+    """the examples after which it is decided about again"""
+    number: int | None = None
+    """the trial; None: a new one"""
+    values: Mapping[str, object] | None = None
+    """the parameters of a new trial; None: the sampler of the search draws them"""
+    why: Mapping[str, Any] = field(default_factory=dict)
+    """what decided, for the table of decisions; also what later decisions read again"""
+
+
+class Scheduler(Protocol):
+    """Decides which trial gets a free slot."""
+
+    def decide(
+        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
+    ) -> Decision | None:
+        """Return the trial that gets the next step, None if none should before a running one is paused or has ended.
+
+        `log` has all earlier decisions in order. With `may_begin=False` no new trial begins; once the search `is_over`,
+        only the best one continues.
+        """
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of trials, in examples seen."""
+
+    least: int
+    """between two evaluations"""
+    end: int
+    """of a whole trial, with all its folds and seeds"""
+    part: int
+    """of one fold or seed; `end` without them"""
+    budget: float = math.inf
+    """of all trials together"""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Lengths:
+        """Read them from the specification of a pruner."""
+        budget, end = spec.get("max_examples"), spec["max_resource"]
+        return cls(spec["min_resource"], end, end // spec.get("parts", 1), math.inf if budget is None else budget)
+
+    def stop(self, trial: Standing | None, steps: int) -> int:
+        """Return where a trial (None: a new one) is decided about again: after some evaluations, or a whole fold."""
+        if trial is not None and trial.part_ends:
+            return trial.examples + 1
+        # Multiples, since an evaluation comes with the first whole batch after one.
+        done = 0 if trial is None else trial.examples // self.least
+        found = (done + steps) * self.least
+        return self.beyond(trial, self.part if found + self.least > self.part else found)
+
+    def beyond(self, trial: Standing | None, until: int) -> int:
+        """Return `until`, or, if a trial has seen as many examples, its end: the step would never be taken."""
+        if trial is None or until > trial.examples:
+            return until
+        return max(self.end, trial.examples) + 1
+
+    def spent(self, trials: Sequence[Standing]) -> int:
+        """Return the examples of all trials once all running ones have reached their next decision."""
+        return sum(max(trial.until, trial.examples) if trial.state == RUNNING else trial.examples for trial in trials)
+
+    def left(self, trials: Sequence[Standing]) -> float:
+        """Return the rest of the budget once all running trials have reached their next decision."""
+        return self.budget - self.spent(trials)
+
+    def can_end(self, trial: Standing, left: float) -> bool:
+        """Whether the rest of the budget suffices to continue a trial to its end."""
+        return self.end - trial.examples <= left
+
+    def last_steps(self, trials: Sequence[Standing]) -> Decision | None:
+        """Return the decision once nothing else is affordable: the best trial runs to its end.
+
+        With folds it runs fold by fold, since its mean may fall below the value of another trial. None if the best
+        trial has ended, or while other trials run.
+        """
+        alive = [trial for trial in trials if trial.state in (PAUSED, ENDED) and math.isfinite(trial.best)]
+        if not alive or any(trial.state == RUNNING for trial in trials):
+            return None
+        left = self.left(trials)
+        ends = [trial for trial in alive if trial.state == ENDED or self.can_end(trial, left)]
+        best = max(ends or alive, key=lambda trial: (trial.best, -trial.number))
+        if best.state == ENDED:
+            return None
+        until = self.stop(best, 1) if best.part_ends else self.beyond(best, self.part)
+        return Decision(until, best.number, why={"rule": "last"})

@@ -1,0 +1,55 @@
+"""Trials that a user stops for good while the search goes on (`python -m nlu.jobs FOLDER --stop NUMBER`)."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from nlu.config.errors import UserError
+from nlu.jobs.listing import cancel_jobs
+from nlu.search.channel import PRUNED, worked_s
+from nlu.search.steps import PART_ENDS, value_at_end
+
+CANCEL_AGAIN_S = 10.0
+"""how long after a try the job of a stopped trial is cancelled again: it may have been submitted meanwhile"""
+WHY = "stopped by a user"
+
+
+class Canceller:
+    """Cancels the jobs of stopped trials."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._tried_s: dict[int, float] = {}
+
+    def cancel(self, number: int) -> bool:
+        """Have the job of a trial end soon; returns whether this is the first call for the trial."""
+        now_s, is_first = time.monotonic(), number not in self._tried_s
+        if is_first or now_s - self._tried_s[number] >= CANCEL_AGAIN_S:
+            self._tried_s[number] = now_s
+            # Otherwise the job ends by itself when it reports next, and it is cancelled again later.
+            with suppress(UserError, OSError):
+                cancel_jobs(self._folder, [number])
+        return is_first
+
+
+def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:
+    """Return the outcome of a trial that a user stopped: pruned, with the best value that it reported.
+
+    If a fold of it has ended, the value is that by which the search compares it, at the end of the last one.
+    """
+    values, ends = frozen.intermediate_values, frozen.user_attrs.get(PART_ENDS)
+    best = (max if maximize else min)(values.values(), default=None)
+    return {
+        "state": PRUNED,
+        "attempt": frozen.user_attrs.get("attempt", 0),
+        "value": value_at_end(frozen, ends[-1]) if ends else best,
+        "examples": frozen.last_step,
+        "wall_s": worked_s(frozen),
+        "ended_s": time.time(),
+        "folder": None,
+        "error": WHY,
+        "log": None,
+    }

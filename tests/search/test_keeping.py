@@ -1,0 +1,83 @@
+"""Which checkpoints of trials may go, and what removing them leaves after a kill."""
+
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState, create_trial
+
+from nlu.runs import freeing
+from nlu.runs.freeing import free
+from nlu.search.keeping import freed
+
+OF = {"C": TrialState.COMPLETE, "P": TrialState.PRUNED, "F": TrialState.FAIL, "R": TrialState.RUNNING}
+
+
+def trials(letters: str, values: list[float]):
+    """Return trials in these states; `values` are those of the complete ones."""
+    rest, found = iter(values), []
+    for number, letter in enumerate(letters):
+        trial = create_trial(state=OF[letter], value=next(rest) if letter == "C" else None)
+        trial.number = number
+        found.append(trial)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keep", "maximize", "stays"),
+    [
+        ("all", True, {}),
+        ("rungs", True, {0: True, 1: False, 3: True, 4: False, 5: True}),
+        ("best", True, {0: False, 1: False, 3: True, 4: False, 5: False}),
+        ("best", False, {0: True, 1: False, 3: False, 4: False, 5: False}),
+    ],
+)
+def test_only_decided_trials_lose_checkpoints_and_the_first_of_equals_is_the_best(keep, maximize, stays):
+    # Number 2 runs; 3 and 5 are equal.
+    assert freed(trials("CPRCFC", [0.2, 0.8, 0.8]), keep, maximize=maximize) == stays
+
+
+def trial(folder: Path, *parts: str) -> Path:
+    """Write a trial with checkpoints of 30 bytes (last) and 10 (each best); `parts` are its folds."""
+    for part in parts or ("",):
+        for name, size in (("last", 30), ("best-1", 10), ("best-2", 10), (".last.new", 5)):
+            (folder / part / "checkpoints" / name).mkdir(parents=True)
+            (folder / part / "checkpoints" / name / "model.safetensors").write_bytes(b"x" * size)
+    (folder / "result.json").write_text("{}")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir())
+
+
+@pytest.mark.parametrize("parts", [(), ("fold-0", "fold-1")])
+def test_a_freed_trial_keeps_its_records_and_if_it_is_the_best_its_best_weights(tmp_path, parts):
+    folder = trial(tmp_path / "0", *parts)
+    free(folder, keeps_best=True)
+    left = [f"{part}/checkpoints".lstrip("/") for part in parts or ("",)]
+    assert names(folder) == sorted([*parts, *left, *(f"{one}/best-{place}" for one in left for place in (1, 2))])
+    free(folder, keeps_best=False)
+    assert names(folder) == sorted(parts) and (folder / "result.json").is_file()
+    free(folder, keeps_best=False)
+
+
+@pytest.mark.parametrize("kill", [1, 2])
+def test_a_killed_removal_leaves_no_half_checkpoint_and_is_completed(tmp_path, monkeypatch, kill):
+    folder, calls = trial(tmp_path / "0", "fold-0", "fold-1"), 0
+
+    def remove(path):
+        nonlocal calls
+        calls += 1
+        if calls == kill:
+            next(path.rglob("*.safetensors")).unlink()
+            raise KeyboardInterrupt
+        freeing_remove(path)
+
+    freeing_remove = freeing.remove
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(freeing, "remove", remove)
+        free(folder, keeps_best=False)
+    for checkpoints in folder.glob("*/checkpoints"):
+        assert len(list(checkpoints.rglob("*.safetensors"))) == 4
+    free(folder, keeps_best=False)
+    assert names(folder) == ["fold-0", "fold-1"]

@@ -1,0 +1,80 @@
+"""What is used of libraries that they do not promise to keep: when it was read, and what is done without it."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import optuna
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.trial import TrialState
+
+from nlu.search import optuna_private
+from nlu.search.space import distribution_of, suggest, values_of
+
+READ_IN = {
+    "optuna": "5.0.0",
+    "submitit": "1.5.4",
+    "hydra-optuna-sweeper": "1.4.0rc3",
+}
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+
+
+@pytest.mark.parametrize("name", READ_IN)
+def test_the_version_is_the_one_that_was_read(name):
+    assert version(name) == READ_IN[name], f"what is private of {name} is to be read again"
+    assert f"{name}=={READ_IN[name]}" in CONSTRAINTS.read_text().splitlines()
+
+
+def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeypatch):
+    study = optuna.create_study()
+    for state, steps in (
+        (TrialState.PRUNED, {3: 0.5, 7: 0.25}),
+        (TrialState.COMPLETE, {3: 0.5}),
+        (TrialState.PRUNED, {}),
+    ):
+        study.add_trial(optuna.trial.create_trial(state=state, value=1.0, intermediate_values=steps))
+    seen = optuna_private.levelled(study, lambda trial: len(trial.intermediate_values))
+    assert [trial.intermediate_values for trial in seen._get_trials()] == [{2: 0.25}, {3: 0.5}, {}]
+    assert [trial.intermediate_values for trial in study.trials] == [{3: 0.5, 7: 0.25}, {3: 0.5}, {}]
+    assert seen.direction == study.direction
+    monkeypatch.delattr(optuna.Study, "_get_trials")
+    assert optuna_private.levelled(study, lambda trial: 0) is study
+
+
+def test_samplers_read_the_trials_again_once_they_are_forgotten(monkeypatch):
+    study = optuna.create_study()
+    study.add_trial(optuna.trial.create_trial(state=TrialState.COMPLETE, value=1.0))
+    assert len(study._get_trials(use_cache=True)) == 1
+    study.add_trial(optuna.trial.create_trial(state=TrialState.COMPLETE, value=1.0))
+    assert len(study._get_trials(use_cache=True)) == 1
+    optuna_private.forget_trials(study)
+    assert len(study._get_trials(use_cache=True)) == 2
+    monkeypatch.delattr(study, "_thread_local")
+    optuna_private.forget_trials(study)
+
+
+OVERRIDES = [
+    "x=choice(a,b)", "x=1,2", "x=1,2.5,null", "x=range(1,4)", "x=range(4,0,-2)", "x=range(0,1,0.1)",
+    "x=range(1,0,-0.3)", "x=range(0.1,0.35,0.1)", "x=range(5)", "x=float(range(1,4))", "x=sort(3,1,2)",
+    "x=range(1e17,1.0000000000000004e17,2.5)", "x=interval(1,2)", "x=int(interval(1,9))",
+    "x=tag(log,interval(1e-5,1))", "x=tag(log,int(interval(1,8)))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OVERRIDES)
+def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
+    theirs = pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl")
+    (override,) = OverridesParser.create().parse_overrides([text])
+    found = distribution_of(override)
+    assert found == theirs.create_optuna_distribution_from_override(override)
+    if (values := values_of(found)) is not None:
+        assert values == list(theirs.OptunaSweeperImpl._to_grid_sampler_choices(found))
+
+
+@pytest.mark.parametrize("text", OVERRIDES)
+def test_a_value_is_drawn_from_its_distribution_and_is_the_same_when_asked_again(text):
+    distribution = distribution_of(OverridesParser.create().parse_overrides([text])[0])
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
+    value = suggest(trial, "x", distribution)
+    assert suggest(trial, "x", distribution) == value and trial.params == {"x": value}
+    assert trial.distributions["x"] == distribution
