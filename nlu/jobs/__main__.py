@@ -167,7 +167,7 @@ def _log(row: "Listed") -> int:
 def _stop(folder: Path, numbers: Sequence[int]) -> int:
     from nlu.config.words import counted, numbered
     from nlu.jobs.listing import cancel_jobs
-    from nlu.search.stops import stop_trials
+    from nlu.search.stopping import stop_trials
 
     stopped = stop_trials(folder, numbers)
     # A number may be given twice.

@@ -50,7 +50,7 @@ def _scheduled(trial: FrozenTrial) -> Iterator[tuple[tuple[int, ...], Row]]:
     """Yield the steps and pauses of a trial, each with its place among all of the search."""
     # A pause is decided before the step that another trial gets instead.
     pauses = [((number, 0), pause) for number, pause in pauses_of(trial)]
-    steps = [((int(name.rpartition("_")[2]), 1), step) for name, step in steps_of(trial)]
+    steps = [((number, 1), step) for number, step in steps_of(trial)]
     before: int | None = None
     is_paused = False
     for place, what in sorted([*pauses, *steps], key=lambda each: each[0]):

@@ -46,9 +46,9 @@ def step_of(decision: Decision, number: int, *, answers: bool) -> tuple[str, dic
     return f"{STEP}{number:05d}", {"until": decision.until, "why": dict(decision.why), "answers": answers}
 
 
-def steps_of(trial: FrozenTrial) -> list[tuple[str, dict[str, Any]]]:
-    """Return the names and values of all steps of a trial, in order."""
-    return sorted((name, step) for name, step in trial.system_attrs.items() if name.startswith(STEP))
+def steps_of(trial: FrozenTrial) -> list[tuple[int, dict[str, Any]]]:
+    """Return all steps of a trial in order, each with the number of its decision."""
+    return _numbered(trial, STEP)
 
 
 def pause_of(at: int, number: int) -> tuple[str, dict[str, Any]]:
@@ -58,8 +58,15 @@ def pause_of(at: int, number: int) -> tuple[str, dict[str, Any]]:
 
 def pauses_of(trial: FrozenTrial) -> list[tuple[int, dict[str, Any]]]:
     """Return the pauses of a trial in order, each with the number of decisions before it."""
-    found = ((name, pause) for name, pause in trial.system_attrs.items() if name.startswith(PAUSE))
-    return sorted((int(name.removeprefix(PAUSE)), pause) for name, pause in found)
+    return _numbered(trial, PAUSE)
+
+
+def _numbered(trial: FrozenTrial, prefix: str) -> list[tuple[int, dict[str, Any]]]:
+    # As texts, the numbers from 100000 on would precede 99999.
+    found = (
+        (int(name.removeprefix(prefix)), what) for name, what in trial.system_attrs.items() if name.startswith(prefix)
+    )
+    return sorted(found, key=lambda each: each[0])
 
 
 def until_of(trial: FrozenTrial) -> int | None:
@@ -101,9 +108,9 @@ def asks(trial: FrozenTrial) -> bool:
 
 def log_of(trials: Sequence[FrozenTrial]) -> list[Decision]:
     """Return all decisions of a search, in order."""
-    found = [(name, trial.number, step) for trial in trials for name, step in steps_of(trial)]
+    found = [(place, trial.number, step) for trial in trials for place, step in steps_of(trial)]
     return [
-        Decision(step["until"], number, why=step["why"]) for _, number, step in sorted(found, key=lambda each: each[:2])
+        Decision(step["until"], number, why=step["why"]) for _, number, step in sorted(found, key=lambda each: each[0])
     ]
 
 

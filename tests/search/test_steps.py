@@ -56,6 +56,15 @@ def test_all_decisions_of_a_search_are_found_in_their_order():
     assert [(each.number, each.until) for each in steps.log_of([first, second])] == [(0, 10), (1, 10), (0, 20)]
 
 
+def test_after_decision_99999_the_last_step_and_the_last_pause_stay_the_last():
+    late = trial(0)
+    for number, until in ((99_999, 10), (100_000, 20)):
+        name, step = steps.step_of(Decision(until), number, answers=True)
+        late.system_attrs = {**late.system_attrs, name: step, **dict([steps.pause_of(until, number)])}
+    assert steps.until_of(late) == 20 and [each.until for each in steps.log_of([late])] == [10, 20]
+    assert [pause["at"] for _, pause in steps.pauses_of(late)] == [10, 20]
+
+
 def test_standings_have_the_state_the_direction_and_the_curve_of_the_first_fold():
     reports = {50: 0.9, 96: 0.6, 150: 0.8, 190: 0.5}
     folds = trial(3, until=[100, 97], ends=[96, 190], reports=reports)
