@@ -12,7 +12,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
-from nlu.search.steps import is_paused
+from nlu.search.steps import best_so_far, is_paused
 
 
 def cached(storage: RDBStorage) -> BaseStorage:
@@ -25,7 +25,7 @@ def cached(storage: RDBStorage) -> BaseStorage:
 
 
 class _Levelled:
-    """A study whose pruned trials have their last value at a level instead of at their number of examples, and whose
+    """A study whose pruned trials have their best value at a level instead of at their number of examples, and whose
     paused trials are pruned ones. With further objectives, complete trials have a value for each."""
 
     def __init__(
@@ -59,10 +59,11 @@ class _Levelled:
             return trial
         if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
             return trial
+        value = best_so_far(trial, maximize=self.directions[0] == StudyDirection.MAXIMIZE)
         # The storage may hold the same objects.
         trial = copy.copy(trial)
         trial.state = TrialState.PRUNED
-        trial.intermediate_values = {self._level_of(trial): trial.intermediate_values[max(trial.intermediate_values)]}
+        trial.intermediate_values = {self._level_of(trial): value}
         return trial
 
 
@@ -72,7 +73,7 @@ def levelled(
     more_is_better: Sequence[bool] = (),
     values_of: Callable[[FrozenTrial], Sequence[float]] = lambda trial: (),
 ) -> Study:
-    """Return the study for a sampler, with the last value of each pruned trial at `level_of(trial)`.
+    """Return the study for a sampler, with the best value of each pruned trial at `level_of(trial)`.
 
     Samplers rank pruned trials first by their last step, so one more example would outweigh any value. They read trials
     by `Study._get_trials`. In a version without that, they get the study itself.

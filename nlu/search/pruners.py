@@ -24,14 +24,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.search.brackets import RUNG, Bracket, Rung, bracket_of, brackets
 from nlu.search.goals import is_infeasible
+from nlu.search.steps import best_so_far
 
 
 class HalvingPruner(BasePruner):
     """Stops a trial at the first rung of its bracket that it does not pass.
 
     The decision at a rung is stored as an attribute of the trial and never changes, so a job that is killed before it
-    gets the answer gets the same one later. Jobs that reach a rung at the same moment do not see each other. NaN does
-    not pass. If an evaluation reaches several rungs at once, only the last one decides: passing each of them would be
+    gets the answer gets the same one later. A trial is judged by its best value so far, as at its end. Jobs that reach
+    a rung at the same moment do not see each other. A trial without a value that is a number does not pass. If an evaluation reaches several rungs at once, only the last one decides: passing each of them would be
     harder than the share of one rung.
     """
 
@@ -46,9 +47,8 @@ class HalvingPruner(BasePruner):
             return False
         bracket = bracket_of(self._brackets, study.study_name, trial.number)
         reached = [at for at in bracket.rungs if at <= examples]
-        return bool(reached) and not self._passed(
-            study, bracket, reached[-1], trial, trial.intermediate_values[examples]
-        )
+        value = best_so_far(trial, maximize=study.directions[0] == StudyDirection.MAXIMIZE)
+        return bool(reached) and not self._passed(study, bracket, reached[-1], trial, value)
 
     def _passed(self, study: Study, bracket: Bracket, at: int, trial: FrozenTrial, value: float) -> bool:
         name = RUNG.format(examples=at)
@@ -60,7 +60,7 @@ class HalvingPruner(BasePruner):
         trials = [other for other in study.get_trials(deepcopy=False) if not is_infeasible(other)]
         attributes = [other.system_attrs.get(name) for other in trials]
         others = [found for found in attributes if found and found["bracket"] == first]
-        goodness = more_is_better(study.direction)
+        goodness = more_is_better(study.directions[0])
         rung = Rung((goodness(other["value"]) for other in others), sum(other["passed"] for other in others))
         # The newest trial is judged against those that came before, without itself.
         passed = not math.isnan(value) and rung.lets_pass(goodness(value), self._factor, self._bootstrap_count)

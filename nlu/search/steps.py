@@ -165,6 +165,18 @@ def value_at_end(trial: FrozenTrial, end: int) -> float | None:
     return known.get(str(end), trial.intermediate_values.get(end))
 
 
+def best_so_far(trial: FrozenTrial, *, maximize: bool) -> float:
+    """Return the best value that a trial has reported; with folds, once one has ended, the mean over those that have.
+
+    That is what the value of the trial would be if it ended now. NaN without such a number.
+    """
+    if ends := trial.user_attrs.get(PART_ENDS):
+        value = value_at_end(trial, ends[-1])
+        return math.nan if value is None else value
+    found = filter(math.isfinite, trial.intermediate_values.values())
+    return (max if maximize else min)(found, default=math.nan)
+
+
 def _values_of(trial: FrozenTrial) -> Mapping[str, object] | None:
     values: Mapping[str, object] | None = trial.user_attrs.get(VALUES) or trial.system_attrs.get(FIXED)
     return values

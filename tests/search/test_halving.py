@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nlu.search import pruning
 from nlu.search.brackets import Bracket, Rung, bracket_of, brackets, cost
+from nlu.search.steps import PART_ENDS, PART_VALUES
 
 SPEC = {"name": "hyperband", "min_resource": 100, "max_resource": 2700, "reduction_factor": 3, "bootstrap_count": 0}
 HALVING = {**SPEC, "name": "successive_halving", "min_early_stopping_rate": 0}
@@ -61,6 +62,42 @@ def test_the_best_so_far_passes_and_so_does_the_best_third_while_few_have_passed
     # Three have passed the first rung: of six trials the second best is one too many, of nine it is not.
     assert search(HALVING, [0.5, 0.6, 0.7, 0.3, 0.2, 0.65])[-1] == 100
     assert search(HALVING, [0.5, 0.6, 0.7, 0.3, 0.2, 0.1, 0.1, 0.1, 0.65])[-1] == 300
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_rung_judges_the_best_value_so_far_and_not_the_last_one(sign):
+    storage = optuna.storages.InMemoryStorage()
+    direction = "maximize" if sign == 1 else "minimize"
+    study = optuna.create_study(storage=storage, direction=direction, pruner=pruning.build(HALVING, storage))
+
+    def is_pruned(reports: dict[int, float]) -> bool:
+        trial = study.ask()
+        for examples, value in reports.items():
+            trial.report(sign * value, examples)
+        return trial.should_prune()
+
+    # Best values 0.6, 0.7, 0.5 and 0.8 at the first rung: each second one is a new best. By the last ones, 0.6, 0.5,
+    # 0.4 and not a number, only the first would be.
+    curves = [{100: 0.6}, {50: 0.7, 100: 0.5}, {50: 0.5, 100: 0.4}, {50: 0.8, 100: math.nan}]
+    assert [is_pruned(curve) for curve in curves] == [False, False, True, False]
+
+
+def test_with_folds_a_rung_judges_the_mean_over_those_that_have_ended():
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(HALVING, storage))
+
+    def is_pruned(reports: dict[int, float], ends: list[int], means: dict[str, float]) -> bool:
+        trial = study.ask()
+        for examples, value in reports.items():
+            trial.report(value, examples)
+        trial.set_user_attr(PART_ENDS, ends)
+        trial.set_user_attr(PART_VALUES, means)
+        return trial.should_prune()
+
+    # The first fold ends at 80, with 0.65, 0.7 and 0.6 as its best values; at the rung the second one has just begun.
+    assert not is_pruned({40: 0.65, 80: 0.6}, [80], {"80": 0.65})
+    assert not is_pruned({40: 0.7, 80: 0.6, 120: 0.4}, [80], {"80": 0.7})
+    assert is_pruned({40: 0.6, 80: 0.6, 120: 0.66}, [80], {"80": 0.6})
 
 
 def test_trials_with_other_settings_are_compared_at_equal_examples():

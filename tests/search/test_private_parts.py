@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 
 from nlu.search import optuna_private
 from nlu.search.space import distribution_of, suggest, values_of
+from nlu.search.steps import PAUSED_AT
 
 READ_IN = {
     "optuna": "5.0.0",
@@ -28,14 +29,23 @@ def test_the_version_is_the_one_that_was_read(name):
 def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeypatch):
     study = optuna.create_study()
     for state, steps in (
-        (TrialState.PRUNED, {3: 0.5, 7: 0.25}),
+        (TrialState.PRUNED, {3: 0.25, 7: 0.5}),
         (TrialState.COMPLETE, {3: 0.5}),
         (TrialState.PRUNED, {}),
+        (TrialState.RUNNING, {3: 0.125}),
+        (TrialState.WAITING, {3: 0.125, 7: 0.5, 9: 0.25}),
     ):
-        study.add_trial(optuna.trial.create_trial(state=state, value=1.0, intermediate_values=steps))
+        value = 1.0 if state.is_finished() else None
+        paused = {PAUSED_AT: 9} if state == TrialState.WAITING else {}
+        study.add_trial(
+            optuna.trial.create_trial(state=state, value=value, intermediate_values=steps, system_attrs=paused)
+        )
     seen = optuna_private.levelled(study, lambda trial: len(trial.intermediate_values))
-    assert [trial.intermediate_values for trial in seen._get_trials()] == [{2: 0.25}, {3: 0.5}, {}]
-    assert [trial.intermediate_values for trial in study.trials] == [{3: 0.5, 7: 0.25}, {3: 0.5}, {}]
+    # Of a search that minimizes the least is the best. A paused trial waits, and is seen as a pruned one.
+    assert [(trial.state.name, trial.intermediate_values) for trial in seen._get_trials()] == [
+        ("PRUNED", {2: 0.25}), ("COMPLETE", {3: 0.5}), ("PRUNED", {}), ("RUNNING", {3: 0.125}), ("PRUNED", {3: 0.125}),
+    ]  # fmt: skip
+    assert study.trials[0].intermediate_values == {3: 0.25, 7: 0.5} and study.trials[4].state == TrialState.WAITING
     assert seen.direction == study.direction
     monkeypatch.delattr(optuna.Study, "_get_trials")
     assert optuna_private.levelled(study, lambda trial: 0) is study
