@@ -5,6 +5,7 @@ that makes no progress is set aside.
 """
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ class Failures:
     """by error, the first trial that failed with it"""
     alike: list[int] = field(default_factory=list)
     """the last trials, which failed in a row with the same error"""
-    last_error: str = ""
+    last_kind: str = ""
 
     def words(self, number: int, error: str) -> str:
         """Return the error the first time, and a reference to that trial later."""
@@ -69,10 +70,9 @@ class Failures:
 
         Raises FailuresEndSearch if the last trials failed with the same error.
         """
-        # The same error names a different folder in each trial.
-        error = error.replace(str(self.folder / str(number)), "FOLDER")
-        self.alike = [*self.alike, number] if error == self.last_error else [number]
-        self.last_error = error
+        kind = _kind_of(error.replace(str(self.folder), ""))
+        self.alike = [*self.alike, number] if kind == self.last_kind else [number]
+        self.last_kind = kind
         if not self.limit or len(self.alike) < self.limit:
             return
         key = "hydra.sweeper.stop_after_same_failures=0 continues anyway"
@@ -86,6 +86,15 @@ class Failures:
             f"trials {', '.join(map(str, self.alike))} failed one after another with the same error, shown above; "
             f"correct it, and the same command with hydra.sweep.dir={self.folder} continues with the rest; {key}"
         )
+
+
+_QUOTED_PATH, _PATH = re.compile(r"""(['"])[^'"]*/[^'"]*\1"""), re.compile(r"\S*/\S*")
+_NUMBER = re.compile(r"\b\d[\w.+-]*(?: [kKMGT]i?B\b)?")
+
+
+def _kind_of(error: str) -> str:
+    """Return an error, the class with its text, without what differs from trial to trial: paths, numbers, units."""
+    return _NUMBER.sub("N", _PATH.sub("PATH", _QUOTED_PATH.sub("PATH", error)))
 
 
 @dataclass

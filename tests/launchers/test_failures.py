@@ -77,6 +77,39 @@ def test_only_repeated_failures_for_the_same_reason_end_a_search(tmp_path):
         failures.failed(4, "no memory", ended_count=5)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 0.35 GiB. GPU 0 has a total capacity of 79.1 GiB",
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 18.00 MiB. GPU 1 has a total capacity of 79.1 GiB",
+        ),
+        ("ValueError: lr 1e-05 is too high", "ValueError: lr 0.3 is too high"),
+        ("FileNotFoundError: no '/data/0/x y.tsv'", "FileNotFoundError: no '/data/17/z.tsv'"),
+        ("RuntimeError: no model in FOLDER/1/last", "RuntimeError: no model in FOLDER/2/last"),
+    ],
+)
+def test_errors_that_differ_in_numbers_units_and_paths_are_the_same_failure(tmp_path, one, other):
+    from nlu.search.failures import Failures, FailuresEndSearch
+
+    failures = Failures(tmp_path, limit=2)
+    failures.failed(0, one.replace("FOLDER", str(tmp_path)), ended_count=1)
+    with pytest.raises(FailuresEndSearch, match="the first 2 trials failed with the same error"):
+        failures.failed(1, other.replace("FOLDER", str(tmp_path)), ended_count=2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("ValueError: no label", "KeyError: no label"), ("OSError: no file a.tsv", "OSError: no file b.tsv")],
+)
+def test_errors_of_another_class_or_text_are_other_failures(tmp_path, one, other):
+    from nlu.search.failures import Failures
+
+    failures = Failures(tmp_path, limit=2)
+    for number, error in enumerate((one, other, one)):
+        failures.failed(number, error, ended_count=number + 1)
+
+
 @pytest.mark.thorough
 def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(tmp_path):
     folder = tmp_path / "s"
