@@ -1,9 +1,7 @@
 """The checkpoints of trials: what `hydra.sweeper.keep` removes as a search goes."""
 
 import time
-from collections.abc import Callable, Sequence
-
-from optuna.trial import FrozenTrial
+from collections.abc import Callable
 
 from nlu.config.errors import UserError
 from nlu.runs.freeing import free
@@ -31,11 +29,11 @@ class Keeper:
         self._has_complained = False
         self._away_until_s = 0.0
 
-    def update(self, trials: Sequence[FrozenTrial]) -> None:
-        """Remove what may go now that these trials have ended; what a process still holds is left for later."""
+    def update(self) -> None:
+        """Remove what may go now; what a process still holds is left for later."""
         if not self._plan.is_run:
             return
-        for number, keeps_best in self._to_free(trials).items():
+        for number, keeps_best in keeping.freed(self._plan.study, self._keep).items():
             left = "best" if keeps_best else "none"
             # The search waits for each removal, so it does not wait again and again for a service that is down.
             if self._freed.get(str(number)) == left or time.monotonic() < self._away_until_s:
@@ -45,19 +43,15 @@ class Keeper:
                 # Only now: after a kill amid the removal, it is repeated.
                 self._note(number)
 
-    def end(self, trials: Sequence[FrozenTrial]) -> None:
+    def end(self) -> None:
         """Remove what is left at the end, also of runs that were fetched from their mirrors after their removal."""
         self._away_until_s = 0.0
-        self.update(trials)
-        for number, keeps_best in self._to_free(trials).items():
+        self.update()
+        for number, keeps_best in keeping.freed(self._plan.study, self._keep).items():
             try:
                 self._free_here(number, keeps_best)
             except (OSError, UserError) as error:
                 self._complain(number, error)
-
-    def _to_free(self, trials: Sequence[FrozenTrial]) -> dict[int, bool]:
-        maximize, goals = self._plan.direction == "maximize", self._plan.goals
-        return keeping.freed(trials, self._keep, maximize=maximize, goals=goals)
 
     def _free(self, number: int, keeps_best: bool) -> bool:
         try:

@@ -9,9 +9,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from nlu.storage.files import write_text
 from nlu.search.brackets import RUNG
 from nlu.search.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
+from nlu.storage.files import write_text
 
 COLUMNS = ("decision", "trial", "what", "from", "until", "value")
 """of every decision: its place among those of the scheduler, what happened (a trial that is `continued` was not paused

@@ -25,7 +25,7 @@ SIZE_INCHES = (7.0, 4.5)
 MOST_NAMED = 12
 """trials that a legend names"""
 MOST_OBJECTIVES = 3
-"""of which Optuna draws the front"""
+"""with the metric, of which Optuna draws the front"""
 TITLES = {
     "front": "Objectives",
     "history": "Value of each trial",
@@ -41,10 +41,15 @@ def draw_figures(study: "Study", summary: Summary) -> dict[str, Figure]:
 
     complete = [trial for trial in summary.trials if trial.state == "complete"]
     has_reports = any(trial.intermediate_values for trial in study.get_trials(deepcopy=False))
+    has_several = len(study.directions) > 1
     of_values: dict[str, Any] = {"target_name": summary.metric}
+    if has_several:
+        of_values["target"] = lambda trial: trial.values[0]
     has_params = bool(complete and summary.params)
     wanted: dict[str, Callable[[], Any] | None] = {
-        "front": _front_of(summary),
+        "front": (lambda: plots.plot_pareto_front(study, target_names=[summary.metric, *summary.objectives]))
+        if complete and has_several and len(study.directions) <= MOST_OBJECTIVES
+        else None,
         "history": (lambda: plots.plot_optimization_history(study, **of_values)) if complete else None,
         "intermediate": (lambda: plots.plot_intermediate_values(study)) if has_reports else None,
         "slices": (lambda: plots.plot_slice(study, **of_values)) if has_params else None,
@@ -96,28 +101,6 @@ def _finish(name: str, figure: Figure) -> None:
     figure.draw_without_rendering()
     # The layout is done: saving would warn again of parts that it leaves where they are.
     figure.set_layout_engine("none")
-
-
-def _front_of(summary: Summary) -> Callable[[], Any] | None:
-    """Return what draws the front: of a study in memory, since a search keeps its further objectives as attributes."""
-    shown = [trial for trial in summary.trials if trial.state == "complete" and not trial.broken]
-    shown = [trial for trial in shown if summary.objectives.keys() <= trial.measured.keys()]
-    names = [summary.metric, *summary.objectives]
-    if not shown or not 2 <= len(names) <= MOST_OBJECTIVES:
-        return None
-
-    def draw() -> Any:
-        import optuna
-        from optuna.visualization import matplotlib as plots
-
-        maximize = [summary.maximize, *summary.objectives.values()]
-        study = optuna.create_study(directions=["maximize" if more else "minimize" for more in maximize])
-        for trial in shown:
-            values = [trial.value or 0.0, *(trial.measured[name] for name in summary.objectives)]
-            study.add_trial(optuna.trial.create_trial(values=values))
-        return plots.plot_pareto_front(study, target_names=names)
-
-    return draw
 
 
 def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:

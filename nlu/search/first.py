@@ -137,11 +137,11 @@ def _former(folder: Path, space: Space, warn: Callable[[str], None]) -> list[dic
     study = study_in(folder, patience_s=0.0)
     complete = [
         trial for trial in study.get_trials(deepcopy=False)
-        if trial.state == TrialState.COMPLETE and trial.value is not None and not is_infeasible(trial)
+        if trial.state == TrialState.COMPLETE and not is_infeasible(trial)
     ]  # fmt: skip
-    sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
+    sign = -1.0 if study.directions[0].name == "MAXIMIZE" else 1.0
     found: list[dict[str, object]] = []
-    for trial in sorted(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number)):
+    for trial in sorted(complete, key=lambda trial: (sign * trial.values[0], trial.number)):
         values = {}
         for name in space.names:
             if name not in trial.params:

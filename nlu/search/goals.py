@@ -1,8 +1,9 @@
 """What a search improves besides the metric of its trials, and what its trials must keep: objectives and constraints.
 
 Both name quantities of a trial that has ended: those that its run measures (`QUANTITIES`), or metrics of the dev set.
-The study itself has one value, the metric, by which trials are pruned. The other quantities are in an attribute of a
-trial, which its job writes once, so a search that was killed sees the same numbers again.
+The metric, by which trials are pruned, is the first value of the study; further objectives are its further values. What
+a run measured is in an attribute of its trial, which its job writes once, so a search that was killed sees the same
+numbers again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.trial import FrozenTrial
 
+Direction = Literal["minimize", "maximize"]
 GOALS = "goals"
 """user attribute of a study with objectives or constraints: `Goals.to_json`"""
 MEASURED = "measured"
@@ -72,6 +75,11 @@ class Goals:
             "objectives": dict(self.objectives),
             "constraints": [[each.name, each.sign, each.bound] for each in self.constraints],
         }
+
+    @property
+    def directions(self) -> list[Direction]:
+        """Those of the study after that of the metric."""
+        return ["maximize" if more else "minimize" for more in self.objectives.values()]
 
     @property
     def words(self) -> str:
@@ -173,47 +181,14 @@ def is_infeasible(trial: FrozenTrial) -> bool:
     return any(value > 0 for value in trial.constraints.values())
 
 
-def front(points: Mapping[int, Sequence[float]], more_is_better: Sequence[bool]) -> list[int]:
-    """Return which points no other point dominates, by their keys, in order of the first objective, the best first.
+def best_trials(study: Study) -> list[FrozenTrial]:
+    """Return the complete trials that keep all constraints and that no other one dominates, the best metric first.
 
-    A point dominates another one if it is at least as good in every objective and better in one. Equal points do not
-    dominate each other.
+    With one objective, the best one alone, of equal ones the first.
     """
-    signs = [-1.0 if more else 1.0 for more in more_is_better]
-    costs = {
-        key: tuple(sign * value for sign, value in zip(signs, point, strict=True)) for key, point in points.items()
-    }
-    found: list[int] = []
-    # In this order no point is dominated by a later one, unless they are equal.
-    for key, cost in sorted(costs.items(), key=lambda item: (item[1], item[0])):
-        others = (costs[other] for other in found)
-        if not any(other != cost and all(a <= b for a, b in zip(other, cost, strict=True)) for other in others):
-            found.append(key)
-    return found
-
-
-def best_of(trials: Iterable[FrozenTrial], goals: Goals, *, maximize: bool) -> FrozenTrial | None:
-    """Return the complete trial with the best value that keeps all constraints; None without one.
-
-    Of equal ones the first on the front, or with one objective the first.
-    """
-    found = {trial.number: trial for trial in trials if trial.state.name == "COMPLETE" and not is_infeasible(trial)}
-    if numbers := front_of(found.values(), goals, maximize=maximize):
-        return found[numbers[0]]
-    sign = -1.0 if maximize else 1.0
-    return min(found.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
-
-
-def front_of(trials: Iterable[FrozenTrial], goals: Goals, *, maximize: bool) -> list[int]:
-    """Return the numbers of the complete trials of a search that keep all constraints and that no other one dominates.
-
-    The one with the best value is the first; [] for a search with one objective.
-    """
-    if not goals.objectives:
-        return []
-    found = [trial for trial in trials if trial.state.name == "COMPLETE" and not is_infeasible(trial)]
-    points = {
-        trial.number: [trial.value or 0.0, *(trial.user_attrs[MEASURED][name] for name in goals.objectives)]
-        for trial in found
-    }
-    return front(points, [maximize, *goals.objectives.values()])
+    has_several = len(study.directions) > 1
+    found = study.best_trials if has_several else study.get_trials(deepcopy=False)
+    found = [trial for trial in found if trial.state.name == "COMPLETE" and not is_infeasible(trial)]
+    sign = -1.0 if study.directions[0].name == "MAXIMIZE" else 1.0
+    ordered = sorted(found, key=lambda trial: (sign * trial.values[0], trial.number))
+    return ordered if has_several else ordered[:1]

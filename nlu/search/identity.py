@@ -29,8 +29,8 @@ def refuse_another(
             f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
             "folder to continue it, or hydra.sweeper.study_name to another name"
         )
-    if study.direction.name.lower() != direction:
-        raise UserError(f"{where} is to {study.direction.name.lower()}, this search to {direction}")
+    if (known := study.directions[0].name.lower()) != direction:
+        raise UserError(f"{where} is to {known}, this search to {direction}")
     # With only another name its trials would have the folders of this search.
     named = " and hydra.sweeper.study_name" if settings["study_name"] else ""
     remedy = f"write the same to continue it, or choose another hydra.sweep.dir{named}"

@@ -18,7 +18,7 @@ from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
 from nlu.search.faults import last_line, machine_fault
-from nlu.search.goals import MEASURED, best_of
+from nlu.search.goals import MEASURED, best_trials
 from nlu.search.storage.holder import Holder
 from nlu.search.optuna_private import write_constraints
 
@@ -79,7 +79,7 @@ class Search:
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
-            self.keeper.update(trials)
+            self.keeper.update()
             self._attach(trials)
             try:
                 with self.steps.answering(self._answer):
@@ -255,11 +255,13 @@ class Search:
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
         if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
             outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
-        violations = self.plan.goals.violations(frozen.user_attrs.get(MEASURED, {}))
+        measured = frozen.user_attrs.get(MEASURED, {})
+        violations = self.plan.goals.violations(measured)
         write_constraints(self.plan.storage, self.plan.trial_id(number), violations)
         self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
         if outcome["state"] == COMPLETE:
-            self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
+            values = [outcome["value"], *(measured[name] for name in self.plan.goals.objectives)]
+            self._tell(number, state=TrialState.COMPLETE, values=values)
         elif outcome["state"] == PRUNED:
             self._tell(number, state=TrialState.PRUNED)
         else:
@@ -376,13 +378,11 @@ class Search:
         return self.plan.study.get_trials(deepcopy=False)
 
     def _best(self) -> str:
-        best = best_of(self._trials(), self.plan.goals, maximize=self.plan.direction == "maximize")
-        if best is None:
-            return "none yet"
-        return f"{best.value:.6g} (trial {best.number})"
+        best = next(iter(best_trials(self.plan.study)), None)
+        return "none yet" if best is None else f"{best.values[0]:.6g} (trial {best.number})"
 
     def _update_files(self) -> None:
-        self.keeper.update(self._trials())
+        self.keeper.update()
         if self.mirror is not None:
             self.mirror.saved()
 
@@ -393,7 +393,7 @@ class Search:
         if self.plan.mirror is not None:
             say = partial(self.board.say, style="yellow")
             bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
-        self.keeper.end(self._trials())
+        self.keeper.end()
         write_summary(self.plan.study, self.plan.folder)
         # The table must appear before later messages on standard error.
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import cast
 
 from optuna import storages
@@ -26,21 +26,15 @@ def cached(storage: RDBStorage) -> BaseStorage:
 
 class _Levelled:
     """A study whose pruned trials have their best value at a level instead of at their number of examples, and whose
-    paused trials are pruned ones. With further objectives, complete trials have a value for each."""
+    paused trials are pruned ones."""
 
-    def __init__(
-        self,
-        study: Study,
-        level_of: Callable[[FrozenTrial], int],
-        more_is_better: Sequence[bool],
-        values_of: Callable[[FrozenTrial], Sequence[float]],
-    ):
-        self._study, self._level_of, self._values_of = study, level_of, values_of
-        others = [StudyDirection.MAXIMIZE if more else StudyDirection.MINIMIZE for more in more_is_better]
-        self.directions = [*study.directions, *others]
+    def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
+        self._study, self._level_of = study, level_of
 
-    def _is_multi_objective(self) -> bool:
-        return len(self.directions) > 1
+    @property
+    def direction(self) -> StudyDirection:
+        """That of the reports. Optuna's TPE asks for it, to rank pruned trials; a study of several has none."""
+        return self._study.directions[0]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._study, name)
@@ -53,13 +47,9 @@ class _Levelled:
         return [trial for trial in shown if states is None or trial.state in states]
 
     def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
-        if self._is_multi_objective() and trial.state == TrialState.COMPLETE:
-            trial = copy.copy(trial)
-            trial.values = [*(trial.values or ()), *self._values_of(trial)]
-            return trial
         if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
             return trial
-        value = best_so_far(trial, maximize=self.directions[0] == StudyDirection.MAXIMIZE)
+        value = best_so_far(trial, maximize=self.direction == StudyDirection.MAXIMIZE)
         # The storage may hold the same objects.
         trial = copy.copy(trial)
         trial.state = TrialState.PRUNED
@@ -67,23 +57,13 @@ class _Levelled:
         return trial
 
 
-def levelled(
-    study: Study,
-    level_of: Callable[[FrozenTrial], int],
-    more_is_better: Sequence[bool] = (),
-    values_of: Callable[[FrozenTrial], Sequence[float]] = lambda trial: (),
-) -> Study:
+def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
     """Return the study for a sampler, with the best value of each pruned trial at `level_of(trial)`.
 
     Samplers rank pruned trials first by their last step, so one more example would outweigh any value. They read trials
     by `Study._get_trials`. In a version without that, they get the study itself.
-
-    `more_is_better` has an entry for each objective besides the value of the study, and `values_of` returns those of a
-    complete trial.
     """
-    if not hasattr(study, "_get_trials"):
-        return study
-    return cast(Study, _Levelled(study, level_of, more_is_better, values_of))
+    return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
 
 
 def write_constraints(storage: BaseStorage, trial_id: int, violations: Mapping[str, float]) -> None:

@@ -239,7 +239,11 @@ class SearchPlan(SearchSettings):
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         # Without a pruner: only the jobs ask it.
         self.study = optuna.create_study(
-            study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler
+            study_name=self.name,
+            storage=storage,
+            directions=[self.direction, *self.goals.directions],
+            load_if_exists=True,
+            sampler=self.sampler,
         )
         self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
         attributes = self.study.user_attrs

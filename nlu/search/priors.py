@@ -115,7 +115,7 @@ class WithPrior(BaseSampler):
         trials = [trial for trial in study.get_trials(deepcopy=False) if trial.params and not is_infeasible(trial)]
         if not any(trial.state == TrialState.COMPLETE for trial in trials):
             return []
-        sign = 1.0 if study.direction.name == "MAXIMIZE" else -1.0
+        sign = 1.0 if study.directions[0].name == "MAXIMIZE" else -1.0
         for rung in reversed(self._rungs()):
             valued = [(sign * value, trial) for trial in trials if math.isfinite(value := _value_at(trial, rung))]
             if len(valued) >= self._factor:
@@ -133,6 +133,6 @@ class WithPrior(BaseSampler):
 def _value_at(trial: FrozenTrial, rung: float) -> float:
     """Return the first value of a trial from a rung on; NaN if it has not come so far."""
     if math.isinf(rung):
-        return trial.value if trial.state == TrialState.COMPLETE and trial.value is not None else math.nan
+        return trial.values[0] if trial.state == TrialState.COMPLETE and trial.values else math.nan
     reached = [examples for examples in trial.intermediate_values if examples >= rung]
     return trial.intermediate_values[min(reached)] if reached else math.nan

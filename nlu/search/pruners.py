@@ -94,7 +94,7 @@ class MedianPruner(BasePruner):
             trials = study.get_trials(deepcopy=deepcopy, states=states)
             return [self._planned(other) for other in trials if not is_infeasible(other)]
 
-        seen: Any = SimpleNamespace(direction=study.direction, get_trials=planned_trials)
+        seen: Any = SimpleNamespace(direction=study.directions[0], get_trials=planned_trials)
         return self._rule.prune(seen, self._planned(trial))
 
     def _planned(self, trial: FrozenTrial) -> FrozenTrial:

@@ -16,7 +16,6 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.search.brackets import PRUNER, Bracket, bracket_of, brackets
-from nlu.search.goals import MEASURED, Goals
 from nlu.search.optuna_private import guard_cma, levelled
 from nlu.search.schedulers.asha import Asha
 
@@ -51,9 +50,7 @@ class SeededByTrial(BaseSampler):
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        # With several objectives samplers may draw each parameter by itself.
-        seen = _seen(study) if Goals.of(study.user_attrs).objectives else study
-        return self._of(trial.number).infer_relative_search_space(seen, trial)
+        return self._of(trial.number).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -92,19 +89,12 @@ def _at_end(distribution: BaseDistribution, value: object) -> object:
 
 def _seen(study: Study) -> Study:
     """Return the study as samplers see it."""
-    attributes = study.user_attrs
-    spec, objectives = attributes.get(PRUNER), Goals.of(attributes).objectives
+    spec = study.user_attrs.get(PRUNER)
     if spec and spec["name"] == "asha":
         level_of = partial(_last_of, Asha.of(spec).rungs)
     else:
         level_of = partial(_level_of, study.study_name, brackets(spec) if spec else [])
-    return levelled(study, level_of, list(objectives.values()), partial(_values_of, list(objectives)))
-
-
-def _values_of(names: Sequence[str], trial: FrozenTrial) -> list[float]:
-    """Return the objectives of a complete trial besides its value."""
-    measured = trial.user_attrs[MEASURED]
-    return [measured[name] for name in names]
+    return levelled(study, level_of)
 
 
 def _last_of(rungs: Sequence[int], trial: FrozenTrial) -> int:

@@ -21,8 +21,12 @@ from optuna.trial import FrozenTrial
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.words import path_text
-from nlu.search.figures import draw_figures, write_figures, write_search_page
 from nlu.display.tables import metric_text, print_table
+from nlu.search.channel import OUTCOME, worked_s
+from nlu.search.decisions import decision_rows, write_decisions
+from nlu.search.figures import draw_figures, write_figures, write_search_page
+from nlu.search.goals import MEASURED, Goals, best_trials
+from nlu.search.steps import PART_ENDS, is_paused, value_at_end
 from nlu.search.trials import (
     Summary,
     TrialRow,
@@ -32,10 +36,6 @@ from nlu.search.trials import (
     written,
 )
 from nlu.storage.files import write_text
-from nlu.search.channel import OUTCOME, worked_s
-from nlu.search.decisions import decision_rows, write_decisions
-from nlu.search.goals import MEASURED, Goals, front_of
-from nlu.search.steps import PART_ENDS, is_paused, value_at_end
 
 TRIALS, DECISIONS, PAGE, BEST = "trials.tsv", "decisions.tsv", "index.html", Path("experiment") / "best.yaml"
 FOLDER = "summary"
@@ -77,12 +77,11 @@ def write_summary(study: optuna.Study, folder: Path) -> None:
 
 def read_summary(study: optuna.Study) -> Summary:
     """Read all trials of a study."""
-    from optuna.study import StudyDirection
-
     trials = study.get_trials(deepcopy=False)
-    maximize = study.direction == StudyDirection.MAXIMIZE
+    maximize = study.directions[0].name == "MAXIMIZE"
     place = study.user_attrs.get(ATTRIBUTE)
     goals = Goals.of(study.user_attrs)
+    has_several = len(study.directions) > 1
     rows = [_row(trial, maximize, goals) for trial in trials]
     rows = [replace(row, folder=_folder_here(row, place)) for row in rows]
     return Summary(
@@ -91,9 +90,9 @@ def read_summary(study: optuna.Study) -> Summary:
         maximize=maximize,
         trials=rows,
         params=list(dict.fromkeys(name for trial in trials for name in trial.distributions)),
-        objectives=dict(goals.objectives),
+        objectives=dict(goals.objectives) if has_several else {},
         constraints=[each.text for each in goals.constraints],
-        front=front_of(trials, goals, maximize=maximize),
+        front=[trial.number for trial in best_trials(study)] if has_several else [],
     )
 
 

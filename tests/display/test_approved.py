@@ -23,15 +23,15 @@ from nlu.display import (
     progress,
     results,
     scores,
-    search,
     survey_page,
     survey_tables,
-    trials,
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.search.trials import Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.search import figures as search
+from nlu.search import trials
+from nlu.search.trials import Summary, TrialRow
 from tests.approving import assert_approved, page_in_lines
 from tests.display.described import described
 

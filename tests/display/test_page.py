@@ -5,10 +5,12 @@ from pathlib import Path
 import optuna
 import pytest
 from matplotlib import rcParams
+from optuna.trial import create_trial
 
 from nlu.search.figures import TITLES, draw_figures, write_search_page
-from nlu.search.trials import Summary, TrialRow
+from nlu.search.goals import GOALS, Constraint, Goals
 from nlu.search.summary import read_summary
+from nlu.search.trials import Summary, TrialRow
 from tests.search.studies import study_of
 
 
@@ -34,19 +36,18 @@ def test_figures_show_the_values_of_the_trials_and_leave_the_style_of_others_alo
     assert dict(rcParams) == before
 
 
-@pytest.mark.parametrize("objectives", [{"latency_ms": False}, {"latency_ms": False, "size_mb": False}])
-def test_the_front_has_the_trials_that_keep_the_constraints(objectives: dict[str, bool]) -> None:
-    rows = [(0.9, 8.0, []), (0.8, 4.0, []), (0.7, 5.0, []), (0.95, 20.0, ["latency_ms<=10"])]
-    trials = [
-        TrialRow(number, "complete", value, None, 8, 1.0, {}, None, "", dict.fromkeys(objectives, other), broken)
-        for number, (value, other, broken) in enumerate(rows)
-    ]
-    summary = Summary("s", "f1", True, trials, [], objectives, ["latency_ms<=10"], [0, 1])
-    (axes,) = draw_figures(optuna.create_study(), summary)["front"].axes
-    assert axes.get_xlabel() == "f1" and axes.get_ylabel() == "latency_ms"
-    if len(objectives) == 1:
+@pytest.mark.parametrize("others", [["latency_ms"], ["latency_ms", "size_mb"]])
+def test_the_front_has_the_trials_that_keep_the_constraints(others: list[str]) -> None:
+    study = optuna.create_study(directions=["maximize", *("minimize" for _ in others)])
+    study.set_user_attr(GOALS, Goals(dict.fromkeys(others, False), [Constraint("latency_ms", "<=", 10)]).to_json())
+    for value, other in ((0.9, 8.0), (0.8, 4.0), (0.7, 5.0), (0.95, 20.0)):
+        broken = {"constraints:latency_ms<=10": other / 10 - 1}
+        study.add_trial(create_trial(values=[value, *(other for _ in others)], system_attrs=broken))
+    (axes,) = draw_figures(study, read_summary(study))["front"].axes
+    assert axes.get_xlabel() == "value" and axes.get_ylabel() == "latency_ms"
+    if len(others) == 1:
         points = {label.get_label(): sorted(label.get_offsets().tolist()) for label in axes.collections}
-        assert points == {"Trial": [[0.7, 5.0]], "Best Trial": [[0.8, 4.0], [0.9, 8.0]]}
+        assert points["Feasible Trial"] == [[0.7, 5.0]] and points["Best Trial"] == [[0.8, 4.0], [0.9, 8.0]]
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from optuna.visualization.matplotlib import plot_pareto_front
 
 from nlu.search.goals import MEASURED
 from tests.few import first
-from tests.launchers.searches import search, start, trials
+from tests.launchers.searches import search, start, study, trials
 
 DRAWN = ("lr=choice(0.05,0.1)", "latency_ms=choice(2,4,8)", "parameters=choice(1000,5000)")
 GOALS = ("hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["latency_ms<=5","parameters<=2e3"]')
@@ -23,7 +24,7 @@ def measured(folder: Path) -> list[dict[str, float]]:
 def expected_front(folder: Path) -> list[int]:
     """By the definition, from what the trials drew."""
     points = {
-        trial.number: (trial.value, trial.user_attrs[MEASURED]["latency_ms"])
+        trial.number: (trial.values[0], trial.user_attrs[MEASURED]["latency_ms"])
         for trial in trials(folder) if trial.params["latency_ms"] <= 4 and trial.params["parameters"] <= 2000
     }  # fmt: skip
     return [
@@ -57,6 +58,26 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
     assert '<section id="front"' in page and (folder / "summary/front.png").is_file()
 
 
+def test_optuna_has_all_objectives_of_a_search_and_the_same_front(of_grid) -> None:
+    folder, _ = of_grid
+    found = study(folder)
+    assert [direction.name for direction in found.directions] == ["MAXIMIZE", "MINIMIZE"]
+    for trial, quantities in zip(found.get_trials(), measured(folder), strict=True):
+        assert trial.values == [trial.user_attrs["outcome"]["value"], quantities["latency_ms"]]
+    assert sorted(trial.number for trial in found.best_trials) == expected_front(folder)
+    plot_pareto_front(found)
+
+
+def test_tpe_learns_from_pruned_trials_of_a_search_with_two_objectives(tmp_path) -> None:
+    search(
+        tmp_path / "s", "lr=interval(0.01,1)", "latency_ms=choice(2,8)", "hydra.sweeper.objectives=[latency_ms]",
+        "hydra.sweeper.pruner=hyperband", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=900ex",
+        "hydra.sweeper.n_trials=16", "hydra/sweeper/sampler=tpe", "hydra.sweeper.n_jobs=1", "steps=9",
+    )  # fmt: skip
+    found = trials(tmp_path / "s")
+    assert len(found) == 16 and {trial.state.name for trial in found} == {"COMPLETE", "PRUNED"}
+
+
 @pytest.mark.parametrize("pruner", first(1, ["asha", "freeze_thaw", "hyperband", "median"]))
 def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(tmp_path, pruner) -> None:
     arguments = (
@@ -81,7 +102,7 @@ def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(
     for trial in known:
         assert trial.constraints == {"latency_ms<=5": pytest.approx(trial.params["latency_ms"] / 5 - 1, abs=0.01)}
     complete = [trial for trial in known if trial.state.name == "COMPLETE" and trial.params["latency_ms"] == 2]
-    best = max(complete, key=lambda trial: (trial.value, -trial.number))
+    best = max(complete, key=lambda trial: (trial.values[0], -trial.number))
     assert f"trial {best.number}, height" in (folder / "experiment/best.yaml").read_text()
 
 

@@ -5,14 +5,14 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import optuna
 import pytest
-from nlu.search._keeping import FILE, Keeper
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
+from nlu.search._keeping import FILE, Keeper
 from nlu.storage.objects import ObjectStore
-from nlu.search.goals import NO_GOALS
 from tests.launchers import test_runs
 from tests.launchers.searches import states, study
 from tests.launchers.test_runs import search
@@ -72,12 +72,11 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
 def test_a_search_goes_on_where_the_note_of_a_removal_cannot_be_written(tmp_path):
     (tmp_path / "0" / "checkpoints").mkdir(parents=True)
     (tmp_path / FILE).mkdir()
-    plan = SimpleNamespace(
-        folder=tmp_path, settings={"keep": "best"}, is_run=True, mirror=None, direction="maximize", goals=NO_GOALS
-    )
+    of_one = optuna.create_study()
+    of_one.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+    plan = SimpleNamespace(folder=tmp_path, settings={"keep": "best"}, is_run=True, mirror=None, study=of_one)
     said = []
     keeper = Keeper(plan, lambda text, style: said.append(text))
-    ended = FrozenTrial(0, TrialState.FAIL, None, None, None, {}, {}, {}, {}, {}, 0)
-    keeper.update([ended])
+    keeper.update()
     assert len(said) == 1 and "of trial 0" in said[0] and FILE in said[0]
     assert not (tmp_path / "0" / "checkpoints").exists()

@@ -1,7 +1,5 @@
 """Objectives and constraints: how they are written, which trials are on the front, and what samplers see of them."""
 
-import itertools
-import random
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,12 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
-from nlu.search import optuna_private
 from nlu.search.goals import (
     GOALS,
     MEASURED,
     Constraint,
     Goals,
-    front,
-    front_of,
+    best_trials,
     is_infeasible,
     quantities_of,
     read_goals,
@@ -81,35 +77,16 @@ def test_quantities_come_from_what_was_measured_and_from_the_scores_of_the_dev_s
     assert found == {"latency_ms": 2.0, "f1": 0.5} and lacking == ["mcc is None"]
 
 
-def dominates(one: tuple[float, ...], other: tuple[float, ...], signs: tuple[int, ...]) -> bool:
-    gains = [sign * (a - b) for a, b, sign in zip(one, other, signs, strict=True)]
-    return min(gains) >= 0 and max(gains) > 0
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_the_front_has_exactly_the_points_that_no_other_one_dominates(count: int) -> None:
-    draw = random.Random(count)
-    for more in itertools.product([True, False], repeat=count):
-        signs = tuple(1 if each else -1 for each in more)
-        # Few distinct numbers, so that points are equal in one objective or in all.
-        points = {number: tuple(float(draw.randrange(6)) for _ in more) for number in range(40)}
-        expected = {
-            key for key, point in points.items() if not any(dominates(other, point, signs) for other in points.values())
-        }
-        found = front(points, more)
-        assert set(found) == expected and len(found) == len(expected)
-        assert points[found[0]][0] == (max if more[0] else min)(point[0] for point in points.values())
-
-
 def study_with(goals: Goals, rows: list[tuple[float, float, str]]) -> optuna.Study:
     """A study of trials with these values, latencies and states; x is the latency."""
-    study = optuna.create_study(direction="maximize")
+    study = optuna.create_study(directions=["maximize", *goals.directions])
     study.set_user_attr(GOALS, goals.to_json())
     for value, latency, state in rows:
         measured = {"latency_ms": latency}
+        values = [value, *(latency for _ in goals.objectives)] if state == "COMPLETE" else None
         study.add_trial(
             create_trial(
-                state=TrialState[state], value=value if state == "COMPLETE" else None, params={"x": latency},
+                state=TrialState[state], values=values, params={"x": latency},
                 distributions={"x": FloatDistribution(0, 10)}, intermediate_values={100: value},
                 user_attrs={MEASURED: measured, VALUES: {"x": latency}},
                 system_attrs={f"constraints:{name}": by for name, by in goals.violations(measured).items()},
@@ -135,16 +112,10 @@ def test_the_best_trial_keeps_all_constraints_here_and_for_optuna() -> None:
 def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:
     goals = Goals({"latency_ms": False}, [Constraint("latency_ms", "<=", 5)])
     study = study_with(goals, ROWS)
-    assert front_of(study.get_trials(), goals, maximize=True) == [1, 3, 5] == read_summary(study).front
+    assert [trial.number for trial in best_trials(study)] == [1, 3, 5] == read_summary(study).front
     assert [trial.number for trial in read_summary(study).ranked] == [1, 3, 5, 2, 0, 4], "the front before the others"
-    kept = freed(study.get_trials(), ONLY_BEST, maximize=True, goals=goals)
+    kept = freed(study, ONLY_BEST)
     assert [number for number, keeps in kept.items() if keeps] == [1, 3, 5]
-    # The same by Optuna, in a study with both values.
-    both = optuna.create_study(directions=["maximize", "minimize"])
-    for value, latency, state in ROWS:
-        if state == "COMPLETE" and latency <= 5:
-            both.add_trial(create_trial(values=[value, latency]))
-    assert [tuple(trial.values) for trial in both.best_trials] == [(0.8, 4.0), (0.6, 1.0), (0.5, 0.5)]
 
 
 def test_for_schedulers_an_infeasible_trial_has_failed_and_has_cost_its_examples() -> None:
@@ -152,18 +123,6 @@ def test_for_schedulers_an_infeasible_trial_has_failed_and_has_cost_its_examples
     found = standings(study.get_trials(), maximize=True)
     assert [trial.state for trial in found[:2]] == [FAILED, ENDED]
     assert found[0].best == -np.inf and found[0].examples == 100 and found[1].best == 0.8
-
-
-def test_samplers_see_a_value_for_each_objective_and_the_study_keeps_one() -> None:
-    goals = Goals({"latency_ms": False})
-    study = study_with(goals, ROWS[:2])
-    seen = optuna_private.levelled(
-        study, lambda trial: 0, [False], lambda trial: [trial.user_attrs[MEASURED]["latency_ms"]]
-    )
-    assert [trial.values for trial in seen._get_trials()] == [[0.9, 8.0], [0.8, 4.0]]
-    assert [direction.name for direction in seen.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert seen._is_multi_objective() and not study._is_multi_objective()
-    assert [trial.values for trial in study.get_trials()] == [[0.9], [0.8]]
 
 
 def drawn_by(study: optuna.Study, build: Any, count: int = 40) -> list[float]:

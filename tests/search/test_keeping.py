@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
@@ -12,28 +13,26 @@ from nlu.search.keeping import freed
 OF = {"C": TrialState.COMPLETE, "P": TrialState.PRUNED, "F": TrialState.FAIL, "R": TrialState.RUNNING}
 
 
-def trials(letters: str, values: list[float]):
-    """Return trials in these states; `values` are those of the complete ones."""
-    rest, found = iter(values), []
-    for number, letter in enumerate(letters):
-        trial = create_trial(state=OF[letter], value=next(rest) if letter == "C" else None)
-        trial.number = number
-        found.append(trial)
+def study(letters: str, values: list[float], direction: str) -> optuna.Study:
+    """Return a study of trials in these states; `values` are those of the complete ones."""
+    found, rest = optuna.create_study(direction=direction), iter(values)
+    for letter in letters:
+        found.add_trial(create_trial(state=OF[letter], value=next(rest) if letter == "C" else None))
     return found
 
 
 @pytest.mark.parametrize(
-    ("keep", "maximize", "stays"),
+    ("keep", "direction", "stays"),
     [
-        ("all", True, {}),
-        ("rungs", True, {0: True, 1: False, 3: True, 4: False, 5: True}),
-        ("best", True, {0: False, 1: False, 3: True, 4: False, 5: False}),
-        ("best", False, {0: True, 1: False, 3: False, 4: False, 5: False}),
+        ("all", "maximize", {}),
+        ("rungs", "maximize", {0: True, 1: False, 3: True, 4: False, 5: True}),
+        ("best", "maximize", {0: False, 1: False, 3: True, 4: False, 5: False}),
+        ("best", "minimize", {0: True, 1: False, 3: False, 4: False, 5: False}),
     ],
 )
-def test_only_decided_trials_lose_checkpoints_and_the_first_of_equals_is_the_best(keep, maximize, stays):
+def test_only_decided_trials_lose_checkpoints_and_the_first_of_equals_is_the_best(keep, direction, stays):
     # Number 2 runs; 3 and 5 are equal.
-    assert freed(trials("CPRCFC", [0.2, 0.8, 0.8]), keep, maximize=maximize) == stays
+    assert freed(study("CPRCFC", [0.2, 0.8, 0.8], direction), keep) == stays
 
 
 def trial(folder: Path, *parts: str) -> Path:
