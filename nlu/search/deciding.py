@@ -141,6 +141,12 @@ class Steps:
         # First: the table of decisions has every trial that is paused, also after a kill.
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
+        self.follow(number)
+
+    def follow(self, number: int) -> None:
+        """Give a trial the state that its steps imply."""
+        trial_id = self._plan.trial_id(number)
+        steps.follow(self._plan.storage, self._plan.storage.get_trial(trial_id), trial_id)
 
     def _may_begin(self, asked: int, say: Callable[[str], None]) -> bool:
         if not self.limits.is_over and (sentence := self.limits.reached()) is not None:
@@ -167,6 +173,7 @@ class Steps:
         assert decision.number is not None, "a trial that was begun before"
         name, step = steps.step_of(decision, count, answers=self._answers)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
+        self.follow(decision.number)
 
     def _given(self, decision: Decision, number: int) -> Mapping[str, object] | None:
         """Return the parameters of a new trial that are not drawn; those of the first trials are given."""

@@ -73,6 +73,9 @@ class Search:
         trials = self._trials()
         finished = [trial for trial in trials if trial.state in FINISHED]
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
+        for trial in trials:
+            if not trial.state.is_finished():
+                self.steps.follow(trial.number)
         self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
         with Board(self.plan.folder) as self.board, stopping.polled():
@@ -372,6 +375,9 @@ class Search:
         return self._frozen(ended.number)
 
     def _tell(self, number: int, **what: Any) -> None:
+        # Optuna closes no trial that waits, as one does that was paused and is then stopped, or fails as it saves.
+        if self._frozen(number).state == TrialState.WAITING:
+            self.plan.storage.set_trial_state_values(self.plan.trial_id(number), TrialState.RUNNING)
         self.plan.study.tell(number, skip_if_finished=True, **what)
 
     def _trials(self) -> list[FrozenTrial]:

@@ -16,6 +16,7 @@ from nlu.search.goals import is_infeasible
 from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision, Standing
 
 if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
 STEP = "step_"
@@ -92,7 +93,20 @@ def is_paused(trial: FrozenTrial) -> bool:
 
 def is_waiting(trial: FrozenTrial) -> bool:
     """Whether a trial should have a job: it was begun, and is neither paused nor finished."""
-    return trial.state.name == "RUNNING" and not is_paused(trial)
+    return not trial.state.is_finished() and not is_paused(trial)
+
+
+def follow(storage: BaseStorage, trial: FrozenTrial, trial_id: int) -> None:
+    """Give an open trial the state that its steps imply: WAITING while it is paused, RUNNING otherwise.
+
+    Nothing is decided from this state, which other tools of Optuna show. It is written after the steps, and again when
+    a search continues: a kill may have come between, and former versions left paused trials RUNNING.
+    """
+    from optuna.trial import TrialState
+
+    wanted = TrialState.WAITING if is_paused(trial) else TrialState.RUNNING
+    if not trial.state.is_finished() and trial.state != wanted:
+        storage.set_trial_state_values(trial_id, wanted)
 
 
 def is_stopped(trial: FrozenTrial) -> bool:

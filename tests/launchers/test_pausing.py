@@ -272,7 +272,7 @@ def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path
 
     with pytest.raises(UserError, match="another search has the study"):
         world.search(require)
-    assert [trial.state.name for trial in world.trials()] == ["RUNNING"] * 5
+    assert [trial.state.name for trial in world.trials()] == ["WAITING"] * 4 + ["RUNNING"]
     world.search()
     assert world.outcome() == whole.outcome()
 
@@ -320,6 +320,44 @@ def test_each_promotion_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path)
         came = [trial.intermediate_values[100] for trial in found[: row["of"]]]
         assert row["rank"] == 1 + sum(value > found[row["trial"]].intermediate_values[100] for value in came)
         assert row["rank"] <= row["pass"] == row["of"] // 3
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
+def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_step(tmp_path, killed_at, pruner):
+    seen = []
+
+    def require():
+        # Before each decision; only a trial that has a job, or should have one, may be running.
+        running = [trial for trial in world.trials() if trial.state.name == "RUNNING"]
+        seen.append(len(running))
+        assert len(running) <= 1 and not any(map(steps.is_paused, running))
+
+    world = World(tmp_path / "s", pruner=pruner, n_trials=12, max_examples=4000)
+    world.folder.mkdir()
+    world.search(require)
+    states = [trial.state.name for trial in world.trials()]
+    assert max(seen) == 1 and set(states) == {"COMPLETE", "WAITING"} and states.count("WAITING") >= 8
+    # A larger n_trials continues it.
+    world.n_trials, world.spec["max_examples"] = 20, 12_000
+    world.search()
+    assert len(world.trials()) > 12 and set(state for _, state, *_ in world.outcome()) == {"COMPLETE", "WAITING"}
+
+
+def test_a_study_of_the_version_before_whose_paused_trials_are_running_continues(tmp_path, monkeypatch):
+    whole, world = (World(tmp_path / name) for name in ("whole", "before"))
+    for each in (whole, world):
+        each.folder.mkdir()
+    whole.search()
+    with monkeypatch.context() as patched:
+        # It wrote no state for a pause.
+        patched.setattr(steps, "follow", lambda *_: None)
+        world.search()
+    assert [trial.state.name for trial in world.trials()] == ["RUNNING"] * 8 + ["COMPLETE"]
+    for each in (whole, world):
+        each.n_trials = 12
+        each.search()
+    assert world.outcome() == whole.outcome()
+    assert {trial.state.name for trial in world.trials()} == {"WAITING", "COMPLETE"}
 
 
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):

@@ -70,7 +70,7 @@ FOLDS = pytest.param(("folds.count=2",), marks=pytest.mark.thorough)
 def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
     folder, data = tmp_path / "s", files(tmp_path)
     said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-4,1e-5)", "hydra.sweeper.pruner=asha", *more)
-    assert sorted(states(folder)) == ["COMPLETE", "RUNNING", "RUNNING"] and "1 complete, 2 paused" in said
+    assert sorted(states(folder)) == ["COMPLETE", "WAITING", "WAITING"] and "1 complete, 2 paused" in said
     (best,) = [trial for trial in trials(folder) if trial.state.name == "COMPLETE"]
     assert best.user_attrs["launches"] == 2 and f"trial {best.number} paused" in said
     rate = best.params["optimizer.lr"]

@@ -67,17 +67,17 @@ def test_a_paused_trial_that_is_stopped_gets_no_further_step(tmp_path):
     folder = tmp_path / "s"
     own = (DRAWN, "hydra.sweeper.pruner=asha", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex")
     search(folder, *own, "hydra.sweeper.n_trials=4")
-    running = [trial for trial in trials(folder) if trial.state.name == "RUNNING"]
-    best = max(running, key=lambda trial: max(trial.intermediate_values.values())).number
+    paused = [trial for trial in trials(folder) if trial.state.name == "WAITING"]
+    best = max(paused, key=lambda trial: max(trial.intermediate_values.values())).number
     jobs_main([str(folder), "--stop", str(best)])
     said = search(folder, *own, "hydra.sweeper.n_trials=9")
     assert f"trial {best} stopped by a user: " in said and f"trial {best} continues" not in said
     stopped = trials(folder)[best]
-    assert stopped.state.name == "PRUNED" and stopped.intermediate_values == running_values(running, best)
+    assert stopped.state.name == "PRUNED" and stopped.intermediate_values == paused_values(paused, best)
 
 
-def running_values(running: list, number: int) -> dict[int, float]:
-    return next(trial.intermediate_values for trial in running if trial.number == number)
+def paused_values(paused: list, number: int) -> dict[int, float]:
+    return next(trial.intermediate_values for trial in paused if trial.number == number)
 
 
 def test_a_trial_that_runs_in_the_process_of_its_search_ends_at_its_next_report(tmp_path):

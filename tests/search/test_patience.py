@@ -105,3 +105,13 @@ def test_a_lost_answer_to_a_close_is_accepted_but_a_close_by_others_is_an_error(
     study.tell(1, state=TrialState.FAIL)
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
         study._storage.set_trial_state_values(1, TrialState.COMPLETE, [0.7])
+
+
+def test_a_lost_answer_to_a_pause_or_its_end_is_accepted_and_a_second_start_is_not(forgetful):
+    inner, study = forgetful
+    study.ask()
+    for state in (TrialState.WAITING, TrialState.RUNNING):
+        inner.is_lost = True
+        assert study._storage.set_trial_state_values(0, state)
+        assert study.get_trials()[0].state == state
+    assert not study._storage.set_trial_state_values(0, TrialState.RUNNING), "it runs already"

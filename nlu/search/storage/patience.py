@@ -136,19 +136,26 @@ class PatientStorage(_Forwarding):
         return next((trial.number for trial in trials if trial.system_attrs.get(ASKED) == mark), None)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """Set state and values. It is not an error if an earlier attempt of this call has closed the trial."""
+        """Set state and values; returns whether this call did, in any of its attempts.
+
+        It is not an error if an earlier attempt of this call has closed the trial. Only a waiting trial becomes running.
+        """
         is_repeated = False
 
-        def close() -> bool:
+        def is_done() -> bool:
+            return is_repeated and self.inner.get_trial(trial_id).state == state
+
+        def change() -> bool:
             nonlocal is_repeated
             try:
-                return self.inner.set_trial_state_values(trial_id, state, values)
+                # A repeated write of RUNNING is refused without an error.
+                return self.inner.set_trial_state_values(trial_id, state, values) or is_done()
             except UpdateFinishedTrialError:
-                if is_repeated and self.inner.get_trial(trial_id).state == state:
+                if is_done():
                     return True
                 raise
             except self._unavailable:
                 is_repeated = True
                 raise
 
-        return self.patiently(close)
+        return self.patiently(change)
