@@ -92,7 +92,10 @@ requests_per_s proxies -> - | a reverse proxy limits the requests of a client, a
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
 max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
-hydra.sweeper.until_plateau -> hydra.sweeper.max_hours=8 | or hydra.sweeper.max_examples; the same command continues
+hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials
+hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
+hydra.sweeper.enqueue hydra.sweeper.warm_start -> hydra.sweeper.use_defaults=true | a first trial of each sweep's prior=
+hydra.sweeper.gpus_per_trial -> trainer.devices=2 | a GPU for each process of a trial; CUDA_VISIBLE_DEVICES lists them
 hydra.launcher.gpus_per_node -> hydra.launcher.gpus
 hydra.launcher.cpus_per_task -> hydra.launcher.cpus | a key of hydra/launcher=slurm; jobs of local may use all cores
 hydra.launcher.mem_gb -> hydra.launcher.memory_gb | a key of hydra/launcher=slurm; jobs of local may use all memory

@@ -28,8 +28,6 @@ def goals_of(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], 
             f"{metric or 'value'} only, but {OBJECTIVES} has {listed(list(goals.objectives), 3)} too; choose "
             "hydra.sweeper.pruner=none"
         )
-    if goals.objectives and ".CmaEsSampler" in str(settings["sampler"]):
-        problems.append(f"hydra/sweeper/sampler is cmaes, which has one objective, but {OBJECTIVES} is set; take tpe")
     if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
         problems.append(
             "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "

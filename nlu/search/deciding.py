@@ -2,25 +2,19 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nlu.search import channel, steps
-from nlu.search.faults import StorageUnavailable
 from nlu.search.optuna_private import forget_trials
-from nlu.search.sampling import stable_seed
 from nlu.search.schedulers.choosing import build
-from nlu.search.schedulers.encoding import contains, drawn_value
 from nlu.search.schedulers.scheduler import PAUSING, Decision
 from nlu.search.space import suggest
 
-from nlu.search.limits import Limits
 from nlu.search.plan import SearchPlan
 from nlu.search.slots import BASIC
 
@@ -31,7 +25,6 @@ class Steps:
     def __init__(self, plan: SearchPlan):
         self._plan = plan
         self.pauses = plan.spec["name"] in PAUSING
-        self.limits = Limits(plan)
         self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
@@ -57,9 +50,6 @@ class Steps:
             yield
         finally:
             channel.answer_here.clear()
-            # A storage that does not answer must not hide why the search ends.
-            with suppress(StorageUnavailable):
-                self.limits.count(is_end=True)
 
     def require_answered(self) -> None:
         """Raise the error of an answer to a job in this process, once that job has ended."""
@@ -76,46 +66,32 @@ class Steps:
         # A search that pauses trials creates them without `Study.ask`, which would read the others.
         forget_trials(self._plan.study)
         trial = Trial(self._plan.study, trial_id)
-        values = self._plan.space.draw(partial(self._suggest, trial, trial_id), self._plan.composed_value)
+        values = self._plan.space.draw(partial(suggest, trial), self._plan.composed_value)
         # Last: a trial with this attribute is complete, and is never drawn again.
         trial.set_user_attr(steps.VALUES, values)
         return self._plan.storage.get_trial(trial_id)
-
-    def _suggest(self, trial: Trial, trial_id: int, name: str, distribution: BaseDistribution) -> object:
-        """Draw a parameter, or return the one that is given, unless the trial draws it from another range."""
-        fixed = self._plan.storage.get_trial(trial_id).system_attrs.get(steps.FIXED, {})
-        if name in fixed and not contains(distribution, fixed[name]):
-            fixed = {key: value for key, value in fixed.items() if key != name}
-            self._plan.storage.set_trial_system_attr(trial_id, steps.FIXED, fixed)
-            # Only for this parameter: a sampler that draws several at once has drawn the others together.
-            return suggest(Trial(self._plan.study, trial_id), name, distribution)
-        return suggest(trial, name, distribution)
 
     def next(
         self,
         read: Callable[[], Sequence[FrozenTrial]],
         asked: int,
         busy: Collection[int],
-        say: Callable[[str], None],
     ) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
 
-        `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets the sentence about a
-        limit that is reached.
+        `read` returns all trials, of which `asked` were begun and `busy` have a job.
         """
-        if not self.pauses and asked >= self._plan.n_trials:
-            # Before the trials are read: this is asked at each poll while the last ones run.
-            return None
-        trials = read()
-        may_begin = self._may_begin(asked, say)
+        may_begin = asked < self._plan.n_trials
         if not self.pauses:
-            return self._ask(len(trials)) if may_begin else None
+            # The trials are not read while the last ones run: this is asked at each poll.
+            return self._ask(len(read())) if may_begin else None
+        trials = read()
         log = steps.log_of(trials)
         decision = self._decision(trials, log, busy, may_begin=may_begin)
         if decision is None:
             return None
         if decision.number is None:
-            return self._begin(decision, len(log), self._given(decision, len(trials)))
+            return self._begin(decision, len(log), is_first=not trials)
         self._write(decision, len(log))
         return decision.number
 
@@ -129,8 +105,7 @@ class Steps:
     ) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets that it continues."""
         log = steps.log_of(trials)
-        may_begin = self._may_begin(asked, say)
-        decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
+        decision = self._decision(trials, log, busy, may_begin=asked < self._plan.n_trials, asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
             say(f"trial {number} continues: {_reached(trials[number])}")
@@ -148,11 +123,6 @@ class Steps:
         trial_id = self._plan.trial_id(number)
         steps.follow(self._plan.storage, self._plan.storage.get_trial(trial_id), trial_id)
 
-    def _may_begin(self, asked: int, say: Callable[[str], None]) -> bool:
-        if not self.limits.is_over and (sentence := self.limits.reached()) is not None:
-            say(sentence)
-        return not self.limits.is_over and asked < self._plan.n_trials
-
     def _decision(
         self,
         trials: Sequence[FrozenTrial],
@@ -166,7 +136,7 @@ class Steps:
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
-        decision = self.scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
+        decision = self.scheduler.decide(found, log, may_begin=may_begin)
         return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, decision: Decision, count: int) -> None:
@@ -175,31 +145,16 @@ class Steps:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
         self.follow(decision.number)
 
-    def _given(self, decision: Decision, number: int) -> Mapping[str, object] | None:
-        """Return the parameters of a new trial that are not drawn; those of the first trials are given."""
-        if number >= len(self._plan.first):
-            return decision.values
-        first = self._plan.first[number]
-        if decision.values is None:
-            return first
-        # The scheduler draws what is not given.
-        random = np.random.default_rng(stable_seed(self._plan.seed, number, "given"))
-
-        def value(name: str, distribution: BaseDistribution) -> object:
-            is_given = name in first and contains(distribution, first[name])
-            return first[name] if is_given else drawn_value(distribution, random)
-
-        return self._plan.space.draw(value, self._plan.composed_value)
-
     def _ask(self, count: int) -> int:
         """Begin a trial that is never paused; returns its number, that of trials so far."""
-        if count >= len(self._plan.first):
+        if count or not self._plan.first:
             return self._plan.study.ask().number
-        return self._create({steps.FIXED: dict(self._plan.first[count])})
+        return self._create({steps.FIXED: dict(self._plan.first)})
 
-    def _begin(self, decision: Decision, count: int, values: Mapping[str, object] | None) -> int:
+    def _begin(self, decision: Decision, count: int, *, is_first: bool) -> int:
         """Create a trial with its first step, in one write: after a kill there are both or none."""
         name, step = steps.step_of(decision, count, answers=self._answers)
+        values = self._plan.first if is_first and self._plan.first else decision.values
         return self._create({name: step, **({} if values is None else {steps.FIXED: dict(values)})})
 
     def _create(self, attributes: Mapping[str, Any]) -> int:

@@ -15,9 +15,9 @@ from nlu.config.errors import UserError
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.runs.mirrored import bring_back
+from nlu.search.storage.opening import HELD, held_search
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
-from nlu.search.storage.opening import HELD, held_search
 
 LOCK = ".sweep.lock"
 ID = "id"

@@ -13,13 +13,11 @@ class SearchKeys:
     _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
     defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
     sampler: Any = MISSING
-    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc|nsgaii|nsgaiii; sampler.seed null = the run's seed"""
+    """hydra/sweeper/sampler=tpe|random|grid|gp|qmc|nsgaii|nsgaiii; sampler.seed null = the run's seed"""
     n_trials: int = 30
     """Finished trials in all, over every continuation of the search; failed ones count."""
     n_jobs: int = 1
     """Trials in flight."""
-    gpus_per_trial: int | None = None
-    """GPUs of a trial of hydra/launcher=local; null = its trainer.devices"""
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
     objectives: list[Any] | None = None
@@ -41,16 +39,10 @@ class SearchKeys:
     max_examples: str | None = None
     """Examples seen by all trials together, a duration, with asha and freeze_thaw; null = no limit, with freeze_thaw
     n_trials / reduction_factor whole trials"""
-    max_hours: float | None = None
-    """No new trial begins once the commands of the search have run so long; null = no limit"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
     use_defaults: bool = False
     """The first trial has the values that the swept keys have without the search; they are also the prior"""
-    enqueue: list[Any] | None = None
-    """Configurations that are tried first: [{optimizer.lr: 1e-4}]; parameters that are left out are drawn"""
-    warm_start: list[str] | None = None
-    """Sweep folders of former searches; the parameters of the three best trials of each are tried first"""
     keep: str = "all"
     """Checkpoints of ended trials that stay: all, rungs (best ones of complete trials) or best (those of the best)"""
     on_failure: str = "continue"

@@ -18,21 +18,20 @@ from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.resolving import without_hydra
 from nlu.jobs.queue import check_without_launch
+from nlu.search import folder as _folder
 from nlu.search import preflight, resources
+from nlu.search._goals import goal_warnings, goals_of
 from nlu.search.brackets import PRUNER
+from nlu.search.first import defaults
 from nlu.search.goals import GOALS
-from nlu.search.storage.patience import PatientStorage
+from nlu.search.identity import FOLDER, SHARED, SPACE, refuse_another, short_name
 from nlu.search.priors import WithPrior
 from nlu.search.sampling import SEEDS, SeededByTrial
-from nlu.search.space import grid_values, overrides_of
-from nlu.search.storage.opening import held_search, open_storage
-
-from nlu.search import folder as _folder
-from nlu.search.first import FIRST, centers, first_trials
-from nlu.search._goals import goal_warnings, goals_of
-from nlu.search.identity import FOLDER, SHARED, SPACE, refuse_another, short_name
-from nlu.search.settings import FREEZE_THAW, GPUS, SAMPLERS, SearchSettings
+from nlu.search.settings import FREEZE_THAW, SAMPLERS, SearchSettings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
+from nlu.search.space import grid_values, overrides_of
+from nlu.search.storage.opening import open_storage
+from nlu.search.storage.patience import PatientStorage
 
 
 class SearchPlan(SearchSettings):
@@ -72,7 +71,7 @@ class SearchPlan(SearchSettings):
         found += self._problems_of_trials(configs, are_settings_right=may_build)
         least_gpus = 1
         if self._is_local:
-            needs = [need_of(compose([*self.space.fixed, *probe]), self._gpus_per_trial) for probe in probes]
+            needs = [need_of(compose([*self.space.fixed, *probe])) for probe in probes]
             least_gpus = min(need.gpus for need in needs)
             found += self._gpu_problems(needs)
         sampler: BaseSampler | None = None
@@ -121,10 +120,9 @@ class SearchPlan(SearchSettings):
             self.goals = goals_of(self.settings, configs, hands_trial=self.hands_trial)
         except UserError as error:
             found += error.problems
-        has_begun = held_search(self.folder) is not None
         try:
-            self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
-            self.centers = centers(self.settings, self.space, self.composed_value)
+            self.first = defaults(self.space, self.composed_value) if self.settings["use_defaults"] else {}
+            self.centers = {**self.first, **self.space.priors}
         except UserError as error:
             found += error.problems
         return found
@@ -148,8 +146,8 @@ class SearchPlan(SearchSettings):
     def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
         self._check_launch(configs, probes)
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")
-        for values in self.first:
-            print(f"# Tried first: {' '.join(overrides_of(values))}")
+        if self.first:
+            print(f"# Tried first: {' '.join(overrides_of(self.first))}")
         print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
         print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
         for warning in self.warnings:
@@ -253,12 +251,10 @@ class SearchPlan(SearchSettings):
         now = {
             **identity,
             PRUNER: self.spec,
-            FIRST: attributes.get(FIRST, self.first),
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
             SPACE: space,
         }
         self._require_same(self.study, now)
-        self.first = now[FIRST]
         # Written only once this search is the holder of the study; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
 
@@ -283,23 +279,15 @@ class SearchPlan(SearchSettings):
         """Return what a trial needs of this machine. Raises UserError if the machine has less."""
         if not self._is_local:
             return Need()
-        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]), self._gpus_per_trial)
+        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]))
         if problems := self._gpu_problems([need]):
             raise UserError(*problems)
         return need
 
     def _gpu_problems(self, needs: Sequence[Need]) -> list[str]:
         """Return why trials with these needs could not run on this machine."""
-        given, key = self._gpus_per_trial, "trainer.devices"
-        most = max((need.processes for need in needs if need.gpus), default=0)
-        if given is not None and most:
-            if most > given:
-                return [f"trainer.devices is {most}, but {GPUS} is {given}; set {GPUS} to {most}, or leave it out"]
-            if not visible_gpus():
-                return [f"{GPUS} is {given}, but this machine shows no GPU; leave it out"]
-            key = GPUS
         try:
-            Gpus(visible_gpus()).require(max(need.gpus for need in needs), key)
+            Gpus(visible_gpus()).require(max(need.gpus for need in needs))
         except UserError as error:
             return error.problems
         return []

@@ -34,11 +34,6 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
         )
     if settings["reduction_factor"] < 2:
         found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
-    if settings.get("max_hours") is not None and settings["max_hours"] <= 0:
-        found.append(
-            f"hydra.sweeper.max_hours is {settings['max_hours']} but must be > 0, or null for no limit; set such a "
-            "number"
-        )
     try:
         pruning.read(settings["pruner"])
     except UserError as error:

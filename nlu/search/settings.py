@@ -15,15 +15,12 @@ from nlu.config.checks.values import show
 from nlu.config.entry.grid import run_dir_problems
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
-from nlu.search import keeping, resources
+from nlu.search import first, keeping, resources
+from nlu.search.slots import LOCAL
 from nlu.search.space import grid_problems, space_of
 from nlu.search.storage.opening import journal_of, storage_url, url_problems
 
-from nlu.search.first import first_keys
-from nlu.search.slots import LOCAL
-
 SAMPLERS = "hydra/sweeper/sampler"
-GPUS = "hydra.sweeper.gpus_per_trial"
 SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
 """what names the folder of a trial, in the words of nlu and of Hydra"""
 FREEZE_THAW = "freeze_thaw"
@@ -81,9 +78,9 @@ class SearchSettings:
 
     def _setting_problems(self) -> list[str]:
         found = []
-        lows = {"n_trials": 1, "n_jobs": 1, "gpus_per_trial": 1, "retries": 0, "stop_after_same_failures": 0}
+        lows = {"n_trials": 1, "n_jobs": 1, "retries": 0, "stop_after_same_failures": 0}
         for key, low in lows.items():
-            if self.settings[key] is not None and self.settings[key] < low:
+            if self.settings[key] < low:
                 found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}; set it to {low}")
         choices = {"on_failure": ["continue", "stop"], "direction": ["maximize", "minimize"], "keep": keeping.KEEP}
         for key, valid in choices.items():
@@ -92,11 +89,6 @@ class SearchSettings:
                 found.append(
                     f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
                 )
-        if self._gpus_per_trial is not None and not self._is_local:
-            found.append(
-                f"{GPUS} is {self._gpus_per_trial}, but only hydra/launcher=local divides GPUs among trials; "
-                "leave it out, and set those of a job by hydra.launcher"
-            )
         if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):
             found.append(
                 f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
@@ -125,15 +117,17 @@ class SearchSettings:
         sampler = self.settings["sampler"]
         if self._is_grid and resources.pruner_name(self.settings) == FREEZE_THAW:
             return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
-        if self._is_grid and (given := first_keys(self.settings)):
-            return [f"hydra.sweeper.{given[0]} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
+        if self._is_grid and self.settings["use_defaults"]:
+            return [f"{first.KEY} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
+        if isinstance(sampler, dict) and sampler["_target_"].endswith(".CmaEsSampler"):
+            return [f"{SAMPLERS} is cmaes, which a search no longer has; choose {SAMPLERS}=gp, or tpe"]
         if isinstance(sampler, dict):
             return [
                 f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
                 for key, value in sampler.items()
                 if key.startswith("n_") and isinstance(value, int) and value < 0
             ]
-        names = self.loader.get_group_options(SAMPLERS, ObjectType.CONFIG)
+        names = [name for name in self.loader.get_group_options(SAMPLERS, ObjectType.CONFIG) if name != "cmaes"]
         remedy = f"{SAMPLERS}={sampler}" if sampler in names else f"{SAMPLERS}=NAME; {hint(str(sampler), names)}"
         return [f"hydra.sweeper.sampler is {show(sampler)}, but a sampler is the choice of a group; write {remedy}"]
 
@@ -145,10 +139,6 @@ class SearchSettings:
     @property
     def _is_local(self) -> bool:
         return str(self.config.hydra.launcher._target_) == LOCAL
-
-    @property
-    def _gpus_per_trial(self) -> int | None:
-        return self.settings["gpus_per_trial"]
 
 
 def _given(arguments: Sequence[str], config: DictConfig, key: str) -> object:

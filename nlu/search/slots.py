@@ -48,14 +48,11 @@ class Need:
     gpus: int = 1
 
 
-def need_of(config: DictConfig, gpus: int | None = None) -> Need:
-    """Return the need of a trial of this configuration; a program without trainer.devices is one process.
-
-    `gpus`: those of each trial, null for as many as its devices.
-    """
+def need_of(config: DictConfig) -> Need:
+    """Return the need of a trial of this configuration; a program without trainer.devices is one process."""
     devices = OmegaConf.select(config, "trainer.devices")
     processes = devices if isinstance(devices, int) and devices > 0 else 1
-    return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else gpus or processes)
+    return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else processes)
 
 
 class Gpus:
@@ -73,12 +70,12 @@ class Gpus:
         """Return how many trials with `gpus` GPUs each can run at once, at most `wanted`, at least one."""
         return min(wanted, max(1, len(self) // gpus)) if self._order and gpus else wanted
 
-    def require(self, gpus: int, key: str = "trainer.devices") -> None:
-        """Raise UserError if a trial would never get so many GPUs, for which `key` asks."""
+    def require(self, gpus: int) -> None:
+        """Raise UserError if a trial would never get so many GPUs."""
         if self._order and gpus > len(self):
             raise UserError(
-                f"{key} is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; set {key} to "
-                f"<= {len(self)}, or trainer.device=cpu"
+                f"trainer.devices is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; "
+                f"set trainer.devices to <= {len(self)}, or trainer.device=cpu"
             )
 
     def has_free(self, gpus: int) -> bool:

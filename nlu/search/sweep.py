@@ -11,14 +11,13 @@ from optuna.exceptions import ExperimentalWarning
 
 from nlu.config import stopping
 from nlu.jobs import waiting
-from nlu.search.storage.holder import Holder
-from nlu.search.storage.opening import held_search
-
 from nlu.search.failures import FailuresEndSearch
 from nlu.search.folder import hold, mirrored, require_no_run
 from nlu.search.loop import Search
 from nlu.search.plan import SearchPlan
 from nlu.search.slots import quiet_launchers
+from nlu.search.storage.holder import Holder
+from nlu.search.storage.opening import held_search
 
 
 def sweep(

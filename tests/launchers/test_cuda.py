@@ -26,8 +26,7 @@ def test_a_trial_that_is_paused_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_pa
         "precision=bf16",
         "trainer.eval_interval=5st",
     ]
-    of_gpu = ["hydra.sweeper.gpus_per_trial=1"] if DEVICE == "cuda" else []
-    run(*SEARCH, *of_gpu, *options, f"hydra.sweep.dir={tmp_path}/search")
+    run(*SEARCH, *options, f"hydra.sweep.dir={tmp_path}/search")
     with (tmp_path / "search/summary/trials.tsv").open() as table:
         ended = [row["trial"] for row in csv.DictReader(table, delimiter="\t") if row["state"] == "complete"]
     with (tmp_path / "search/summary/decisions.tsv").open() as table:

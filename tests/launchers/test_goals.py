@@ -113,7 +113,6 @@ def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(
         (['hydra.sweeper.constraints=["latency_ms==5"]'], "must be NAME<=NUMBER or NAME>=NUMBER"),
         (["hydra.sweeper.objectives=[latency_ms]", "hydra.sweeper.pruner=asha"], "hydra.sweeper.pruner is asha, which "
          "continues the trials with the best value only"),
-        (["hydra.sweeper.objectives=[latency_ms]", "hydra/sweeper/sampler=cmaes"], "cmaes, which has one objective"),
     ]),
 )  # fmt: skip
 def test_goals_that_do_not_fit_are_refused_before_the_first_trial(tmp_path, overrides, said) -> None:

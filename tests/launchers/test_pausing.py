@@ -48,12 +48,11 @@ class World:
 
     def __init__(
         self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(),
-        sampler=RandomSampler, length=LENGTH, save_s=0.0, max_hours=None,
-        space=SPACE, first=(), stops=(),
+        sampler=RandomSampler, length=LENGTH, save_s=0.0, space=SPACE, stops=(),
     ):  # fmt: skip
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
         self.sampler, self.length, self.save_s = sampler, length, save_s
-        self.max_hours, self.space, self.first, self.stops = max_hours, space, first, stops
+        self.space, self.stops = space, stops
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
         self.saved, self.trained, self.at_once = {}, [], 0
@@ -68,10 +67,9 @@ class World:
             study_name="s", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
         )
         study_id = storage.get_study_id_from_name("s")
-        settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all",
-                    "max_hours": self.max_hours}  # fmt: skip
+        settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all"}
         plan = SimpleNamespace(
-            spec=self.spec, space=self.space, composed_value=None, centers={}, first=self.first, seed=0,
+            spec=self.spec, space=self.space, composed_value=None, centers={}, first={}, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,

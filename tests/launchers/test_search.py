@@ -6,7 +6,6 @@ import statistics
 
 import pytest
 
-from tests.few import first
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -55,7 +54,7 @@ def test_the_configured_pruner_stops_trials(tmp_path):
     assert "PRUNED" in states(tmp_path / "s")
 
 
-OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "cmaes", "gp", "qmc")]
+OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "gp", "qmc")]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", *OTHER_SAMPLERS])
@@ -115,30 +114,6 @@ def test_another_programs_number_is_the_value(tmp_path):
         program=[str(tmp_path / "other.py")],
     )  # fmt: skip
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
-
-
-def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
-    more = ("lr=tag(log,interval(0.001,1))", "step_s=0.1", "hydra.sweeper.n_trials=60", "hydra.sweeper.max_hours=3e-4")
-    said = search(tmp_path / "s", *more)
-    assert 1 <= len(trials(tmp_path / "s")) < 10 and "hydra.sweeper.max_hours=0.0003 is over" in said
-    assert set(states(tmp_path / "s")) == {"COMPLETE"}
-
-
-@pytest.mark.parametrize(
-    ("visible", "overrides", "said"),
-    first(2, [
-        ("4,5", ("gpus_per_trial=3",), "gpus_per_trial is 3, but a trial on this machine can have 2 GPUs only; set"),
-        ("4,5", ("gpus_per_trial=1", "trainer.devices=choice(1,2)"), "trainer.devices is 2, but hydra.sweeper.gpus_"),
-        ("", ("gpus_per_trial=1",), "gpus_per_trial is 1, but this machine shows no GPU; leave it out"),
-        ("4,5", ("gpus_per_trial=0",), "hydra.sweeper.gpus_per_trial is 0 but must be >= 1"),
-        ("4,5", ("gpus_per_trial=1", "hydra/launcher=basic"), "but only hydra/launcher=local divides GPUs"),
-    ]),
-)  # fmt: skip
-def test_gpus_for_each_trial_that_cannot_be_given_are_refused_first(tmp_path, monkeypatch, visible, overrides, said):
-    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", visible)
-    first, *more = overrides
-    told = search(tmp_path / "s", DRAWN, "hydra/launcher=local", f"hydra.sweeper.{first}", *more, status=1)
-    assert said in told and "started" not in told and not (tmp_path / "s").exists()
 
 
 def test_a_local_trial_that_needs_too_many_gpus_is_refused_before_the_first_trial(tmp_path, monkeypatch):

@@ -27,12 +27,8 @@ class Asha:
         """Return the scheduler for a specification, see `nlu.search.schedulers.choosing`."""
         return cls(Lengths.of(spec), spec["reduction_factor"])
 
-    def decide(
-        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
-    ) -> Decision | None:
+    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
         """Return the trial that gets the next step, see `Scheduler`."""
-        if is_over:
-            return self._lengths.last_steps(trials)
         left = self._lengths.left(trials)
         if (promoted := self.promoted(trials, left)) is not None:
             return promoted

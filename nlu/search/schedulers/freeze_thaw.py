@@ -124,12 +124,8 @@ class FreezeThaw:
         self._ranks = Asha(lengths, factor)
         self._by_rank_until = min(first_runs * lengths.end, FIRST_SHARE * lengths.budget)
 
-    def decide(
-        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
-    ) -> Decision | None:
+    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
         """Return the trial that gets the next step, see `Scheduler`."""
-        if is_over:
-            return self._lengths.last_steps(trials)
         lengths = self._lengths
         random = np.random.default_rng([self._seed, len(log)])
         left = lengths.left(trials)

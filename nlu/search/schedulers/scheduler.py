@@ -77,13 +77,10 @@ class Decision:
 class Scheduler(Protocol):
     """Decides which trial gets a free slot."""
 
-    def decide(
-        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
-    ) -> Decision | None:
+    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
         """Return the trial that gets the next step, None if none should before a running one is paused or has ended.
 
-        `log` has all earlier decisions in order. With `may_begin=False` no new trial begins; once the search `is_over`,
-        only the best one continues.
+        `log` has all earlier decisions in order. With `may_begin=False` no new trial begins.
         """
 
 
