@@ -12,7 +12,6 @@ from nlu.config.words import counted
 from nlu.search import resources
 from nlu.search.channel import COMPLETE
 from nlu.search.goals import MEASURED, Goals
-
 from nlu.search.plan import SearchPlan
 
 LOG = "sweep.log"

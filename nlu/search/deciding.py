@@ -11,12 +11,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nlu.search import channel, steps
 from nlu.search.optuna_private import forget_trials
+from nlu.search.plan import SearchPlan
 from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.scheduler import PAUSING, Decision
-from nlu.search.space import suggest
-
-from nlu.search.plan import SearchPlan
 from nlu.search.slots import BASIC
+from nlu.search.space import suggest
 
 
 class Steps:

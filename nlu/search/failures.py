@@ -1,14 +1,12 @@
 """How a search handles failures, and what becomes of its running jobs when it is asked to stop.
 
-It ends if several trials in a row fail with the same error. A trial whose job was interrupted starts again; a trial
-that makes no progress is set aside.
+It ends if several trials in a row fail with the same error. A trial whose job was interrupted starts again. If it makes
+no progress, it is set aside for this command, or fails if its process dies.
 """
 
-import math
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,19 +18,22 @@ from nlu.config.words import counted
 from nlu.jobs.listing import cancel_jobs, latest
 from nlu.jobs.submissions import Submissions
 from nlu.jobs.waiting import give_up
-from nlu.storage.temporary import Pauses
-from nlu.search.channel import COMPLETE, FAILED, worked_s
-from nlu.search.goals import is_infeasible
-
+from nlu.search import steps
 from nlu.search.board import Board
+from nlu.search.channel import FAULT, REASON
+from nlu.search.goals import is_infeasible
 from nlu.search.slots import Slots
+from nlu.storage.temporary import Pauses
 
 RESTARTS = Pauses(1.0, 60.0, 10)
-"""the pauses of a trial whose jobs stop without progress; after the last one it is set aside"""
-STOPPED, AT_FAULT, LOST = "stopped", "at fault", "lost"
-"""how a job is interrupted: it saved its state and stopped, its machine had a fault, or it vanished"""
-MOST = {STOPPED: math.inf, AT_FAULT: 3, LOST: 3}
-"""interruptions in a row without progress after which a trial is set aside, or fails if its jobs vanish"""
+"""the pauses of a trial whose jobs end early without progress; after the last one it is set aside"""
+DEATHS = 3
+"""so often in a row the process of a trial dies without progress before the trial fails"""
+ATTEMPT, LAUNCHES = "attempt", "launches"
+"""user attributes of a trial: how often it has failed; how many jobs were launched"""
+SINCE = "since"
+"""user attribute of a trial: the first `launch` of those in a row that ended without a word, and where the trial is
+`at` (see `place_of`)"""
 WAIT_S, AGAIN_S = 60.0, 2.0
 
 
@@ -97,55 +98,68 @@ def _kind_of(error: str) -> str:
     return _NUMBER.sub("N", _PATH.sub("PATH", _QUOTED_PATH.sub("PATH", error)))
 
 
+def place_of(frozen: FrozenTrial, folder: Path, command: str) -> list[Any]:
+    """Return what changes when a trial gets further: it failed, reported, saved, or got a step.
+
+    `command` names the command whose launches are compared, empty if all of the search are.
+    """
+    examples, decided = frozen.last_step or 0, len(steps.steps_of(frozen))
+    return [frozen.user_attrs.get(ATTEMPT, 0), examples, decided, _saved_at(folder), command]
+
+
+def _saved_at(folder: Path) -> int:
+    """Return when a run in this folder, or a fold of it, last saved its state."""
+    last = 0
+    for path in folder.glob("**/checkpoints/last/state.json"):
+        try:
+            last = max(last, path.stat().st_mtime_ns)
+        except OSError:
+            # The next checkpoint is just replacing it.
+            continue
+    return last
+
+
+def since(frozen: FrozenTrial, launch: int, place: list[Any]) -> dict[str, Any]:
+    """Return the attribute SINCE for a launch of a trial that is at a place.
+
+    `launch` minus that of the attribute is how often in a row its process has died without progress: no launch before
+    has left an outcome, a fault or a reason. This is counted in the storage, since the process may be that of the
+    search.
+    """
+    held: dict[str, Any] | None = frozen.user_attrs.get(SINCE)
+    has_word = any(frozen.user_attrs.get(name, {}).get("launch") == launch - 1 for name in (FAULT, REASON))
+    return {"launch": launch, "at": place} if held is None or held["at"] != place or has_word else held
+
+
 @dataclass
 class Restarts:
-    """Trials whose jobs were interrupted: how often in a row without progress, and when each may start again.
+    """Trials whose jobs ended early: when each may start again, and which are set aside until the next command.
 
-    The cause may affect only one trial, such as a machine with a full disk or a job that is always preempted. So a
-    trial that is interrupted too often is set aside, and the search continues with the others. When no other trial is
-    left, those that were set aside start again if any trial has made progress since; otherwise the search ends.
+    The cause may affect only one trial, such as a machine with a full disk or a job that is always preempted, so the
+    search goes on with the others.
     """
 
-    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """how often a trial was interrupted in each way"""
     set_aside: dict[int, str] = field(default_factory=dict)
-    """the trials that were set aside, with the reason, a sentence without its subject"""
+    """the trials that were set aside, with the reason"""
     _pauses: dict[int, Iterator[float]] = field(default_factory=dict)
     _due_s: dict[int, float] = field(default_factory=dict)
-    _any_progressed: bool = False
-    """whether a trial has made progress since the last one was set aside"""
 
-    def interrupted(self, number: int, way: str, *, got_further: bool) -> float | None:
-        """Count an interruption; returns the pause of the trial in seconds, None after too many without progress."""
+    def interrupted(self, number: int, why: str, *, got_further: bool) -> float | None:
+        """Return the pause of a trial in seconds; None if it is set aside, after too many without progress."""
         if got_further:
             self.progressed(number)
             return 0.0
-        self.counts[number, way] += 1
-        # One row of pauses for all kinds of interruptions, so that a trial that alternates between them is set aside
-        # too.
-        is_many = self.counts[number, way] >= MOST[way]
-        pause_s = None if is_many else next(self._pauses.setdefault(number, iter(RESTARTS)), None)
-        if pause_s is not None:
+        pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None)
+        if pause_s is None:
+            self.set_aside[number] = why
+        else:
             self._due_s[number] = time.monotonic() + pause_s
         return pause_s
 
     def progressed(self, number: int) -> None:
-        """Reset the counts of a trial that has made progress or has ended."""
-        self._any_progressed = True
-        self._forget(number)
-
-    def put_aside(self, number: int, why: str) -> None:
-        """Keep a trial from starting until `recall`."""
-        self.set_aside[number] = why
-        self._any_progressed = False
-
-    def recall(self) -> bool:
-        """Let the trials that were set aside start again, unless no trial has made progress since; returns whether."""
-        if not self._any_progressed:
-            return False
-        for number in list(self.set_aside):
-            self._forget(number)
-        return True
+        """Forget the interruptions of a trial that has made progress or has ended."""
+        self._pauses.pop(number, None)
+        self._due_s.pop(number, None)
 
     def next_due(self, waiting: list[int]) -> int | None:
         """Remove and return the first waiting trial whose pause is over, or None."""
@@ -163,16 +177,9 @@ class Restarts:
         for number, why in sorted(self.set_aside.items()):
             numbers.setdefault(why.replace(str(folder / str(number)), "FOLDER"), []).append(number)
         return UserError(
-            *(f"trial{'s' * (len(own) > 1)} {', '.join(map(str, own))} {why}" for why, own in numbers.items()),
+            *(f"trial{'s' * (len(own) > 1)} {', '.join(map(str, own))}: {why}" for why, own in numbers.items()),
             remedy=f"correct that, and the same command with hydra.sweep.dir={folder} continues; no trial is lost",
         )
-
-    def _forget(self, number: int) -> None:
-        for way in MOST:
-            self.counts.pop((number, way), None)
-        by_trial: list[dict[int, Any]] = [self.set_aside, self._pauses, self._due_s]
-        for each in by_trial:
-            each.pop(number, None)
 
 
 def none_completed(trials: Sequence[FrozenTrial]) -> UserError | None:
@@ -182,54 +189,6 @@ def none_completed(trials: Sequence[FrozenTrial]) -> UserError | None:
         return None
     within = " within the constraints" if complete else ""
     return UserError(f"of {counted(len(trials), 'trial')} none completed{within}; a best trial needs one")
-
-
-@dataclass
-class Running:
-    """A trial whose job was launched by this command."""
-
-    folder: Path
-    frozen: FrozenTrial
-    attempt: int
-    launch: int
-
-    def __post_init__(self) -> None:
-        self._examples, self._saved = self.frozen.last_step or 0, saved_mark(self.folder)
-        self._began_s = time.monotonic()
-
-    def got_further(self, now: FrozenTrial) -> bool:
-        """Whether the trial has reported or saved anything since the launch."""
-        return (now.last_step or 0) > self._examples or saved_mark(self.folder) != self._saved
-
-    def outcome(self, now: FrozenTrial, value: float | None, error: str) -> dict[str, Any]:
-        """Return what `TrialChannel.finish` would have written; `error` is empty for a complete trial.
-
-        A program that does not know its trial has one job, whose time is counted here.
-        """
-        return {
-            "state": FAILED if error else COMPLETE,
-            "attempt": self.attempt,
-            "value": value,
-            "examples": None,
-            "wall_s": worked_s(now) or time.monotonic() - self._began_s,
-            "ended_s": time.time(),
-            "folder": str(self.folder),
-            "error": error,
-            "log": None,
-        }
-
-
-def saved_mark(folder: Path) -> Mapping[str, int]:
-    """Return what changes whenever a run in this folder, or a fold of it, saves its state."""
-    found: dict[str, int] = {}
-    for path in folder.glob("**/checkpoints/last/state.json"):
-        try:
-            # Times are compared instead of contents, since each save replaces the file.
-            found[str(path.relative_to(folder))] = path.stat().st_mtime_ns
-        except OSError:
-            # The next checkpoint is just replacing it.
-            continue
-    return found
 
 
 def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> None:

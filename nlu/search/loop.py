@@ -5,8 +5,11 @@ Every decision is stored before it takes effect, so that the search can be kille
 
 import math
 import sys
+import time
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,37 +19,54 @@ from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
-from nlu.search.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
-from nlu.search.faults import last_line, machine_fault
-from nlu.search.goals import MEASURED, best_trials
-from nlu.search.storage.holder import Holder
-from nlu.search.optuna_private import write_constraints
-
+from nlu.search._keeping import Keeper
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
+from nlu.search.channel import COMPLETE, FAILED, FAULT, OUTCOME, PRUNED, REASON, worked_s
+from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
 from nlu.search.failures import (
-    AT_FAULT,
-    LOST,
-    MOST,
-    STOPPED,
+    ATTEMPT,
+    DEATHS,
+    LAUNCHES,
+    SINCE,
     Failures,
     FailuresEndSearch,
     Restarts,
-    Running,
     end_jobs,
     none_completed,
+    place_of,
+    since,
 )
+from nlu.search.faults import StorageUnavailable, last_line, machine_fault
 from nlu.search.folder import bring_trials_back
-from nlu.search._keeping import Keeper
+from nlu.search.goals import MEASURED, best_trials
+from nlu.search.optuna_private import write_constraints
 from nlu.search.plan import SearchPlan
 from nlu.search.slots import REMEDY, Ended
-from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
 from nlu.search.stopping import WHY, Canceller, outcome_of
+from nlu.search.storage.holder import Holder
 
-ATTEMPT, LAUNCHES = "attempt", "launches"
-"""user attributes of a trial: how often it has failed; how many jobs were launched"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job that was launched, or found, by this command."""
+
+    attempt: int
+    launch: int
+    began_s: float = field(default_factory=time.monotonic)
+
+
+def _result_of(ended: Ended) -> tuple[float | None, str]:
+    """Return the value that a program returned, or why there is none."""
+    if ended.failure is not None:
+        return None, last_line(ended.failure)
+    try:
+        return float(ended.value), ""
+    except (TypeError, ValueError):
+        return None, f"the job returned {ended.value!r}, but must return a number"
 
 
 @dataclass
@@ -67,6 +87,8 @@ class Search:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
         self.steps = Steps(self.plan)
         self.canceller = Canceller(self.plan.folder.absolute())
+        # Jobs in processes of their own may have been killed with an earlier command, without a fault of theirs.
+        self.command = uuid.uuid4().hex if self.plan.slots.is_threaded else ""
 
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
@@ -110,7 +132,7 @@ class Search:
             if number >= len(trials) or trials[number].state in FINISHED:
                 continue
             attempt, launch = (trials[number].user_attrs.get(name, 0) for name in (ATTEMPT, LAUNCHES))
-            self.running[number] = Running(self.plan.folder / str(number), trials[number], attempt, launch)
+            self.running[number] = Running(attempt, launch)
             self.waiting = [other for other in self.waiting if other != number]
             job, doubt = found.submitted, "" if found.is_certain else f"; {found.reason}"
             self.board.say(
@@ -119,6 +141,11 @@ class Search:
             self.plan.slots.attach(number, launch, job)
 
     def _end_jobs(self) -> None:
+        if not self.plan.slots.is_threaded:
+            # What ends the search ended its job, so the process of the trial did not die.
+            with suppress(StorageUnavailable), self.plan.storage.hurried():
+                for number, running in self.running.items():
+                    self._set(number, REASON, {"launch": running.launch, "error": "the search ended"})
         end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
 
     def _loop(self) -> None:
@@ -130,7 +157,8 @@ class Search:
             if not self.running:
                 if not self._remaining():
                     break
-                self._recall()
+                if self.restarts.set_aside.keys() >= set(self.waiting):
+                    raise self.restarts.error(self.plan.folder)
             # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
@@ -176,15 +204,6 @@ class Search:
         """
         return len(self.running) + sum(number not in self.restarts.set_aside for number in self.waiting)
 
-    def _recall(self) -> None:
-        """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
-        if not self.waiting or not self.restarts.set_aside.keys() >= set(self.waiting):
-            return
-        error = self.restarts.error(self.plan.folder)
-        if not self.restarts.recall():
-            raise error
-        self.board.say("only trials that were set aside are left, so they start again")
-
     def _start(self, number: int) -> bool:
         """Launch the job of a trial, or close the trial if it has an outcome; False if it must wait for GPUs."""
         frozen = self.steps.drawn(number)
@@ -199,9 +218,15 @@ class Search:
         if not self.plan.slots.gpus.has_free(need.gpus):
             return False
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
+        row = since(frozen, launch, self._place_of(frozen))
+        if launch - row["launch"] >= DEATHS:
+            self._died(frozen, Running(attempt, launch))
+            return True
         # Stored before the launch, so that a later search counts on from here and its jobs win over this one.
+        if row != frozen.user_attrs.get(SINCE):
+            self._set(number, SINCE, row)
         self._set(number, LAUNCHES, launch)
-        self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
+        self.running[number] = Running(attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
         begun = "continues" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
@@ -296,21 +321,6 @@ class Search:
             )
         self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
-    def _at_fault(self, frozen: FrozenTrial, running: Running, fault: str) -> None:
-        """Start a trial again after a fault of its machine, or set it aside."""
-        number = frozen.number
-        self.waiting.insert(0, number)
-        pause_s = self.restarts.interrupted(number, AT_FAULT, got_further=running.got_further(frozen))
-        if pause_s is None:
-            times = self.restarts.counts[number, AT_FAULT]
-            self._set_aside(number, f"met a fault of the machine {times} times in a row: {fault}")
-            return
-        self.board.say(f"trial {number}: its machine has a fault ({fault}); it continues {when(pause_s)}", style="red")
-
-    def _set_aside(self, number: int, why: str) -> None:
-        self.restarts.put_aside(number, why)
-        self.board.say(f"trial {number} {why}; it is set aside until no other trial is left", style="red")
-
     def _ended_without_outcome(self, ended: Ended) -> None:
         running = self.running.pop(ended.number)
         self.plan.slots.freed(ended.number)
@@ -321,18 +331,16 @@ class Search:
         if steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))
-        left = frozen.user_attrs.get(FAULT, {})
-        fault = machine_fault(ended.failure) if ended.failure is not None else None
-        if left.get("launch") == ended.launch:
-            fault = left["error"]
+        words = [frozen.user_attrs.get(name, {}) for name in (FAULT, REASON)]
+        fault, reason = (left["error"] if left.get("launch") == ended.launch else None for left in words)
+        if fault is None and ended.failure is not None:
+            fault = machine_fault(ended.failure)
         if fault is not None:
-            self._at_fault(frozen, running, fault)
+            self._start_again(frozen, ended.launch, f"its machine has a fault ({fault})")
         elif not self.plan.hands_trial:
-            self._close(self._with_outcome(frozen, running, ended))
+            self._close_for_job(frozen, running, *_result_of(ended))
         elif ended.value in stopping.STOPPED:
-            self.waiting.insert(0, ended.number)
-            if stopping.received() is None:
-                self._stopped_by_itself(frozen, running)
+            self._start_again(frozen, ended.launch, f"its job stopped ({reason or 'no reason known'})")
         elif ended.refusal is not None:
             raise UserError(
                 f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
@@ -343,35 +351,60 @@ class Search:
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run a single job with "
                 f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
-        elif self.restarts.interrupted(ended.number, LOST, got_further=running.got_further(frozen)) is not None:
-            self.waiting.insert(0, ended.number)
-            self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it continues from its checkpoint")
+        elif ended.launch + 1 - since(frozen, ended.launch + 1, self._place_of(frozen))["launch"] < DEATHS:
+            self._start_again(frozen, None, f"its job is gone ({ended.reason})")
         else:
-            self._close(self._with_outcome(frozen, running, ended))
+            self._died(frozen, running)
 
-    def _stopped_by_itself(self, frozen: FrozenTrial, running: Running) -> None:
-        """Continue a trial whose job stopped, after a pause if it made no progress, or set it aside."""
-        number, left = frozen.number, frozen.user_attrs.get(REASON, {})
-        reason = left["error"] if left.get("launch") == running.launch else "no reason known"
-        pause_s = self.restarts.interrupted(number, STOPPED, got_further=running.got_further(frozen))
-        if pause_s is None:
-            times = self.restarts.counts[number, STOPPED]
-            self._set_aside(number, f"stopped {times} times in a row without progress: {reason}")
+    def _start_again(self, frozen: FrozenTrial, launch: int | None, why: str) -> None:
+        """Continue a trial whose job ended early, after a pause if it made no progress, or set it aside.
+
+        `launch` is None if the process of the job died.
+        """
+        number = frozen.number
+        self.waiting.insert(0, number)
+        if launch is not None and not any(
+            frozen.user_attrs.get(name, {}).get("launch") == launch for name in (FAULT, REASON)
+        ):
+            self._set(number, REASON, {"launch": launch, "error": why})
+        if stopping.received() is not None:
             return
-        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from its checkpoint")
+        got_further = frozen.user_attrs.get(SINCE, {}).get("at") != self._place_of(frozen)
+        pause_s = self.restarts.interrupted(number, why, got_further=got_further)
+        if pause_s is None:
+            then = "again and again without progress; it is set aside until this command is given again"
+        else:
+            then = f"it continues {when(pause_s)} from its checkpoint"
+        self.board.say(f"trial {number}: {why}; {then}", style="red" if pause_s is None else None)
 
-    def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
-        """Write the outcome for a job that did not: another program, or a job that died."""
-        value, error = None, "" if ended.failure is None else last_line(ended.failure)
-        if not self.plan.hands_trial and ended.failure is None:
-            try:
-                value = float(ended.value)
-            except (TypeError, ValueError):
-                error = f"the job returned {ended.value!r}, but must return a number"
-        elif not error:
-            error = f"the job vanished {MOST[LOST]} times without progress"
-        self._set(ended.number, OUTCOME, running.outcome(frozen, value, error))
-        return self._frozen(ended.number)
+    def _died(self, frozen: FrozenTrial, running: Running) -> None:
+        error = f"its process died {DEATHS} times in a row without progress"
+        # Not tried again: in Hydra's own launcher each try ends the search.
+        self._close_for_job(
+            frozen, replace(running, attempt=max(running.attempt, self.plan.settings["retries"])), None, error
+        )
+
+    def _close_for_job(self, frozen: FrozenTrial, running: Running, value: float | None, error: str) -> None:
+        """Close a trial whose job does not write its outcome: another program, or a job that died.
+
+        `error` is empty for a complete trial.
+        """
+        outcome = {
+            "state": FAILED if error else COMPLETE,
+            "attempt": running.attempt,
+            "value": value,
+            "examples": None,
+            "wall_s": worked_s(frozen) or time.monotonic() - running.began_s,
+            "ended_s": time.time(),
+            "folder": str(self.plan.folder / str(frozen.number)),
+            "error": error,
+            "log": None,
+        }
+        self._set(frozen.number, OUTCOME, outcome)
+        self._close(self._frozen(frozen.number))
+
+    def _place_of(self, frozen: FrozenTrial) -> list[Any]:
+        return place_of(frozen, self.plan.folder / str(frozen.number), self.command)
 
     def _tell(self, number: int, **what: Any) -> None:
         # Optuna closes no trial that waits, as one does that was paused and is then stopped, or fails as it saves.

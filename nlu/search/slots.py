@@ -29,8 +29,8 @@ from nlu.jobs.listing import Listed, open_jobs
 from nlu.jobs.queue import JobRefused
 from nlu.jobs.submissions import Submitted
 from nlu.runs.provenance import usable_cores
-from nlu.storage.temporary import Pauses
 from nlu.search.faults import last_line
+from nlu.storage.temporary import Pauses
 
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"

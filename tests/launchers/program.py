@@ -1,7 +1,7 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
+time it was started: process, first step, devices, threads. With dies=true its process dies before it has saved anything. A file named full in the sweep folder makes its disk full,
 one named away has its mirror not answer, one named away-NUMBER that of a trial. With stops=true it stops after every
 step, its state saved.
 """
@@ -28,6 +28,7 @@ parameters: 1000
 fail: false
 fail_from: 1000000
 die_once: false
+dies: false
 stops: false
 trainer:
   devices: 1
@@ -63,6 +64,8 @@ def climb(config: DictConfig, folder: Path) -> float:
         Path("/dev/full").write_text("x")
     if config.fail or (config.trial and config.trial.number >= config.fail_from):
         raise RuntimeError(f"lr {config.lr} is too high" if config.fail else f"no model in {folder}")
+    if config.dies:
+        os._exit(9)
     if config.die_once and step == 2 and not (folder / "died").exists():
         (folder / "died").touch()
         os._exit(9)

@@ -14,6 +14,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = [str(Path(__file__).with_name("program.py"))]
 SEARCH = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.direction=maximize", "hydra/sweeper/sampler=random")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "HYDRA_FULL_ERROR": "1"}
+AT_ONCE = "import runpy, sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); " \
+    "sys.path.append('launchers'); import nlu.search.failures as failures; " \
+    "failures.RESTARTS = failures.Pauses(0.01, 0.01, 4); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
+QUICKLY = ["-c", AT_ONCE, *PROGRAM]
+"""the light program, with four short pauses before a trial is set aside"""
 LOCAL = ("hydra/launcher=local", "hydra.sweeper.n_jobs=2")
 
 

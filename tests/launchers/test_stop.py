@@ -90,7 +90,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
         folder=tmp_path, settings=settings, n_trials=2, is_run=False, storage=SimpleNamespace(), spec={"name": "none"},
         composed_value=None, space=None, seed=0, centers={}, first={},
         study=SimpleNamespace(get_trials=lambda deepcopy: [], user_attrs={}),
-        slots=SimpleNamespace(count=1, is_threaded=False, open_jobs=lambda say: {}),
+        slots=SimpleNamespace(count=1, is_threaded=True, open_jobs=lambda say: {}),
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
         _impl.Search(plan, holder=SimpleNamespace()).run()
