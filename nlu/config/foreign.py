@@ -96,6 +96,7 @@ hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or f
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
 hydra.sweeper.enqueue hydra.sweeper.warm_start -> hydra.sweeper.use_defaults=true | a first trial of each sweep's prior=
 hydra.sweeper.gpus_per_trial -> trainer.devices=2 | a GPU for each process of a trial; CUDA_VISIBLE_DEVICES lists them
+hydra.sweeper.keep=rungs -> hydra.sweeper.keep=best | checkpoints of paused trials stay until the end
 hydra.launcher.gpus_per_node -> hydra.launcher.gpus
 hydra.launcher.cpus_per_task -> hydra.launcher.cpus | a key of hydra/launcher=slurm; jobs of local may use all cores
 hydra.launcher.mem_gb -> hydra.launcher.memory_gb | a key of hydra/launcher=slurm; jobs of local may use all memory

@@ -8,7 +8,7 @@ from pathlib import Path
 from nlu.config.addresses import is_object
 from nlu.config.errors import UserError
 from nlu.config.members import names_of
-from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts, saved_config
+from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
 from nlu.storage.copies import complete, records_of
 from nlu.storage.resources import fetch
@@ -141,8 +141,8 @@ def _checkpoint_of(run_dir: Path, name: str) -> Path:
         remedy = "; set checkpoint=last" if "last" in there else "; train it again without that"
         raise UserError(f"{run_dir} has no checkpoint {name}: {reason}{remedy}")
     remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
-    if not there and (run_dir / RESULT).is_file():
-        remedy = "it had some, which were removed (of trials hydra.sweeper.keep removes them); train it again"
+    if not there and any((run_dir / name).is_file() for name in (RESULT, VALID)):
+        remedy = "hydra.sweeper.keep=best removes those of trials, trainer.save=false writes none; train it again"
     raise UserError(f"{run_dir} lacks a checkpoint {name}; {remedy}")
 
 

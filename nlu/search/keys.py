@@ -44,7 +44,7 @@ class SearchKeys:
     use_defaults: bool = False
     """The first trial has the values that the swept keys have without the search; they are also the prior"""
     keep: str = "all"
-    """Checkpoints of ended trials that stay: all, rungs (best ones of complete trials) or best (those of the best)"""
+    """Checkpoints that stay: all, or best (those of the best trial; at the end of the search paused trials end too)"""
     on_failure: str = "continue"
     """continue | stop"""
     retries: int = 0

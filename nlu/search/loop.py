@@ -19,7 +19,6 @@ from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
-from nlu.search._keeping import Keeper
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
 from nlu.search.channel import COMPLETE, FAILED, FAULT, OUTCOME, PRUNED, REASON, worked_s
 from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
@@ -39,10 +38,11 @@ from nlu.search.failures import (
 from nlu.search.faults import StorageUnavailable, last_line, machine_fault
 from nlu.search.folder import bring_trials_back
 from nlu.search.goals import MEASURED, best_trials
+from nlu.search.keeping import Keeper, note_kept
 from nlu.search.optuna_private import write_constraints
 from nlu.search.plan import SearchPlan
 from nlu.search.slots import REMEDY, Ended
-from nlu.search.stopping import WHY, Canceller, outcome_of
+from nlu.search.stopping import LEFT, WHY, Canceller, outcome_of
 from nlu.search.storage.holder import Holder
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
@@ -103,7 +103,8 @@ class Search:
         with Board(self.plan.folder) as self.board, stopping.polled():
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
-            self.keeper = Keeper(self.plan, self.board.say)
+            note_kept(self.plan.study, self.plan.settings["keep"], self.plan.mirror)
+            self.keeper = Keeper(self.plan.study, self.plan.folder, partial(self.board.say, style="yellow"))
             self.keeper.update()
             self._attach(trials)
             try:
@@ -121,6 +122,10 @@ class Search:
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
                 raise SystemExit(stopping.exit_code())
+            if self.keeper.only_best:
+                # Their checkpoints go, so that they could not continue.
+                for frozen in filter(steps.is_paused, self._trials()):
+                    self._end(frozen, LEFT)
             if (line := spent_line(self.plan.spec, examples_of(self._trials()))) is not None:
                 self.board.say(line)
             if self.plan.slots.is_threaded:
@@ -265,8 +270,13 @@ class Search:
                 self.plan.slots.give_up(number)
                 self.board.say(f"trial {number} is {WHY}; its job ends")
             return
+        self._end(frozen, WHY)
+
+    def _end(self, frozen: FrozenTrial, why: str) -> None:
+        """Close a trial without a job as pruned."""
+        number = frozen.number
         self.waiting = [other for other in self.waiting if other != number]
-        self._set(number, OUTCOME, outcome_of(frozen, maximize=self.plan.direction == "maximize"))
+        self._set(number, OUTCOME, outcome_of(frozen, why, maximize=self.plan.direction == "maximize"))
         self._close(self._frozen(number))
 
     @staticmethod

@@ -13,6 +13,7 @@ from nlu.config.addresses import address_problems
 from nlu.config.checks.reading import read_override
 from nlu.config.checks.values import show
 from nlu.config.entry.grid import run_dir_problems
+from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.search import first, keeping, resources
@@ -86,14 +87,10 @@ class SearchSettings:
         for key, valid in choices.items():
             value = self.settings[key]
             if value not in valid and not (key == "direction" and value is None):
-                found.append(
-                    f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
-                )
-        if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):
-            found.append(
-                f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
-                "it out"
-            )
+                instead = key_elsewhere(f"hydra.sweeper.{key}={value}") or hint(str(value), valid)
+                found.append(f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {instead}")
+        if not self.is_run and self.settings["keep"] == keeping.ONLY_BEST:
+            found.append("hydra.sweeper.keep is best, but only trials of nlu.train have checkpoints; leave it out")
         if not self.hands_trial and resources.pauses(self.settings):
             found.append(
                 f"hydra.sweeper.pruner is {show(self.settings['pruner'])}, which pauses trials, but the program has no "

@@ -17,7 +17,8 @@ from nlu.search.storage.opening import study_in
 
 CANCEL_AGAIN_S = 10.0
 """how long after a try the job of a stopped trial is cancelled again: it may have been submitted meanwhile"""
-WHY = "stopped by a user"
+WHY, LEFT = "stopped by a user", "paused to the end"
+"""why a trial that was not decided is closed as pruned"""
 
 
 class Canceller:
@@ -38,8 +39,8 @@ class Canceller:
         return is_first
 
 
-def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:
-    """Return the outcome of a trial that a user stopped: pruned, with the best value that it reported.
+def outcome_of(frozen: FrozenTrial, why: str = WHY, *, maximize: bool) -> dict[str, Any]:
+    """Return the outcome of a trial that is closed for this reason: pruned, with the best value that it reported.
 
     If a fold of it has ended, the value is that by which the search compares it, at the end of the last one.
     """
@@ -53,7 +54,7 @@ def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:
         "wall_s": worked_s(frozen),
         "ended_s": time.time(),
         "folder": None,
-        "error": WHY,
+        "error": why,
         "log": None,
     }
 

@@ -1,30 +1,30 @@
-"""hydra.sweeper.keep over real trials: who loses checkpoints as a search goes."""
+"""hydra.sweeper.keep over real trials: who loses checkpoints as a search goes, and at its end."""
 
-import json
 import os
 import shutil
-from types import SimpleNamespace
+import threading
+from pathlib import Path
 
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
-from nlu.search._keeping import FILE, Keeper
+from nlu.runs.freeing import LOCK
+from nlu.search.keeping import Keeper, note_kept
+from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore
 from tests.launchers import test_runs
-from tests.launchers.searches import states, study
+from tests.launchers.searches import outcomes, states, study, trials
 from tests.launchers.test_runs import search
 from tests.training.runs import files
 
-THREE = (
-    "optimizer.lr=choice(1e-6,3e-2,1e-2)", "trainer.max_duration=40st",
-    "hydra.sweeper.pruner={name: threshold, lower: 0.75, n_warmup_steps: 25st}",
-)  # fmt: skip
+# One of three passes the only rung; the others are paused there.
+THREE = ("optimizer.lr=choice(1e-6,3e-2,1e-2)", "hydra.sweeper.pruner=asha")
 
 
-def checkpoints(folder) -> dict[int, list[str]]:
+def checkpoints(folder: Path) -> dict[int, list[str]]:
     """Return the names of the checkpoints of each trial, by its number."""
     return {
         int(trial.name): sorted(path.name for path in (trial / "checkpoints").glob("*"))
@@ -32,25 +32,21 @@ def checkpoints(folder) -> dict[int, list[str]]:
     }  # fmt: skip
 
 
-@pytest.mark.thorough
-def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_path):
+def test_a_search_that_keeps_the_best_ends_with_no_open_trial_and_no_other_checkpoint(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path, 163)
-    search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")
-    pruned = [number for number, state in enumerate(states(folder)) if state == "PRUNED"]
-    assert len(pruned) == 1
-    assert checkpoints(folder) == {number: [] if number in pruned else ["best-1"] for number in range(3)}
-    # A kill after the removal and before the note, and one before the removal.
-    (folder / "checkpoints.json").unlink()
+    search(folder, *data, *THREE)
+    open_ones = [trial.number for trial in trials(folder) if not trial.state.is_finished()]
+    assert len(open_ones) == 2 and set(map(tuple, checkpoints(folder).values())) == {("best-1", "last")}
+    # The next command begins no job; the end of the search is its only event.
     search(folder, *data, *THREE, "hydra.sweeper.keep=best")
+    assert sorted(states(folder)) == ["COMPLETE", "PRUNED", "PRUNED"]
+    for number in open_ones:
+        assert outcomes(folder)[number]["value"] == max(trials(folder)[number].intermediate_values.values())
     best = study(folder).best_trial.number
     assert checkpoints(folder) == {number: ["best-1"] if number == best else [] for number in range(3)}
     assert locate(str(folder)).checkpoint == folder / str(best) / "checkpoints" / "best-1"
-    with pytest.raises(UserError, match=r"which were removed \(of trials hydra.sweeper.keep removes them\)"):
-        locate(str(folder / str(pruned[0])))
-    freed = json.loads((folder / "checkpoints.json").read_text())["freed"]
-    assert freed == {str(number): "best" if number == best else "none" for number in range(3)}
-    again = search(folder, *data, *THREE, "hydra.sweeper.keep=best")
-    assert "started" not in again and "continues" not in again.replace("continuing", "")
+    with pytest.raises(UserError, match="lacks a checkpoint best; hydra.sweeper.keep=best removes"):
+        locate(str(folder / str(open_ones[0])))
 
 
 @pytest.mark.thorough
@@ -59,24 +55,41 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
     monkeypatch.setattr(test_runs, "SAME_THREADS", {**os.environ, "OMP_NUM_THREADS": "1"})
     options = (*files(tmp_path, 163), *THREE, "hydra.sweeper.keep=best", f"mirror={url}")
     search(folder, *options)
-    values = {number: test_runs.result(folder, number)["best"]["value"] for number in range(3)}
-    best = max(values, key=lambda number: (values[number], -number))
+    (best,) = (number for number in range(3) if (folder / str(number) / "result.json").exists())
     for _ in range(2):
-        assert checkpoints(folder) == {number: ["best-1"] if number == best else [] for number in range(3)}
+        assert checkpoints(folder).pop(best) == ["best-1"] and not any(
+            names for number, names in checkpoints(folder).items() if number != best
+        )
         keys = [key.split("/") for key in ObjectStore(url, "mirror").list() if "/checkpoints/" in key]
         assert {(key[0], key[2]) for key in keys} == {(str(best), "best-1")}
         shutil.rmtree(folder)
         search(folder, *options)
 
 
-def test_a_search_goes_on_where_the_note_of_a_removal_cannot_be_written(tmp_path):
+@pytest.fixture
+def kept_best(tmp_path):
+    """A study that keeps the best, and in its folder the checkpoints of a failed trial."""
     (tmp_path / "0" / "checkpoints").mkdir(parents=True)
-    (tmp_path / FILE).mkdir()
-    of_one = optuna.create_study()
-    of_one.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
-    plan = SimpleNamespace(folder=tmp_path, settings={"keep": "best"}, is_run=True, mirror=None, study=of_one)
-    said = []
-    keeper = Keeper(plan, lambda text, style: said.append(text))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    found = optuna.create_study()
+    found.add_trial(create_trial(state=TrialState.FAIL))
+    note_kept(found, "best", None)
+    return found
+
+
+def test_a_search_goes_on_where_checkpoints_cannot_be_removed(tmp_path, kept_best):
+    (tmp_path / "0" / LOCK).mkdir()
+    said: list[str] = []
+    keeper = Keeper(kept_best, tmp_path, said.append)
     keeper.update()
-    assert len(said) == 1 and "of trial 0" in said[0] and FILE in said[0]
-    assert not (tmp_path / "0" / "checkpoints").exists()
+    assert keeper.end() == [0] and len(said) == 1 and "of trial 0 stay" in said[0]
+
+
+def test_the_end_of_a_search_waits_for_a_job_that_still_holds_its_trial(tmp_path, kept_best):
+    held = hold_lock(tmp_path / "0" / LOCK, wait_s=0)
+    held.__enter__()
+    keeper = Keeper(kept_best, tmp_path, lambda text: pytest.fail(text))
+    keeper.update()
+    assert (tmp_path / "0" / "checkpoints").exists()
+    threading.Timer(0.3, held.__exit__, (None, None, None)).start()
+    assert keeper.end() == [] and not (tmp_path / "0" / "checkpoints").exists()

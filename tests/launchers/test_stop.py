@@ -87,7 +87,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
     monkeypatch.setattr(_impl.Search, "_loop", loop)
     settings = {"stop_after_same_failures": 0, "keep": "all"}
     plan: Any = SimpleNamespace(
-        folder=tmp_path, settings=settings, n_trials=2, is_run=False, storage=SimpleNamespace(), spec={"name": "none"},
+        folder=tmp_path, settings=settings, n_trials=2, mirror=None, storage=SimpleNamespace(), spec={"name": "none"},
         composed_value=None, space=None, seed=0, centers={}, first={},
         study=SimpleNamespace(get_trials=lambda deepcopy: [], user_attrs={}),
         slots=SimpleNamespace(count=1, is_threaded=True, open_jobs=lambda say: {}),

@@ -19,7 +19,7 @@ from nlu.search.goals import (
     quantities_of,
     read_goals,
 )
-from nlu.search.keeping import ONLY_BEST, freed
+from nlu.search.keeping import freed
 from nlu.search.sampling import SeededByTrial
 from nlu.search.schedulers.scheduler import ENDED, FAILED
 from nlu.search.steps import VALUES, standings
@@ -114,7 +114,7 @@ def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:
     study = study_with(goals, ROWS)
     assert [trial.number for trial in best_trials(study)] == [1, 3, 5] == read_summary(study).front
     assert [trial.number for trial in read_summary(study).ranked] == [1, 3, 5, 2, 0, 4], "the front before the others"
-    kept = freed(study, ONLY_BEST)
+    kept = freed(study)
     assert [number for number, keeps in kept.items() if keeps] == [1, 3, 5]
 
 
