@@ -29,8 +29,8 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import Trial, TrialState, create_trial
 
-from nlu.search import pruning, steps
-from nlu.search.brackets import PRUNER
+from nlu.search import steps
+from nlu.search.pruners import PRUNER, HalvingPruner
 from nlu.search.sampling import SeededByTrial, stable_seed
 from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import value_at
@@ -105,11 +105,11 @@ class Simulation:
         )
         spec: dict[str, Any] = {"name": pruner}
         if pruner != "none":
-            spec |= {"min_resource": 1, "max_resource": EPOCHS, "reduction_factor": 3, "bootstrap_count": 0}
+            spec |= {"min_resource": 1, "max_resource": EPOCHS, "reduction_factor": 3}
         # In memory: the storage has no other way to it.
         self._storage = self._study._storage
         self._study.set_user_attr(PRUNER, spec)
-        self._pruner = None if pruner in PAUSING else pruning.build(spec, self._storage)
+        self._pruner = None if pruner in PAUSING else HalvingPruner(spec, self._storage)
         self._scheduler = build({**spec, "max_examples": None, "parts": 1}, SPACE, lambda key: None, seed)
         self._curves: dict[int, np.ndarray] = {}
         self.best: list[float] = []

@@ -52,8 +52,8 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: 
     )
     if plan.goals.quantities:
         board.say(plan.goals.words)
-    for line in resources.announced(plan.spec, plan.n_trials, plan.sampler_name):
-        board.say(line, style="yellow" if line.startswith("warning") else None)
+    for line in resources.announced(plan.spec, plan.n_trials):
+        board.say(line)
     for warning in plan.warnings:
         board.say(f"warning: {warning}", style="yellow")
     if finished or begun or paused:

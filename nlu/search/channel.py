@@ -26,14 +26,14 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
 from nlu.runs.logs import LOG, record_end
+from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
+from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
+from nlu.search.pruners import PRUNER, HalvingPruner
+from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
+from nlu.search.storage.opening import open_storage
 from nlu.storage.locks import hold_lock
 from nlu.storage.pointer import TakenOver
 from nlu.storage.writers import elapsed_s
-from nlu.search.brackets import PRUNER
-from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
-from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
-from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
-from nlu.search.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -76,8 +76,6 @@ class TrialChannel:
     def __init__(self, storage: str, study: str, number: int, attempt: int = 0, launch: int = 0):
         import optuna
 
-        from nlu.search import pruning
-
         # Optuna's messages would mix with those of the job.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.number, self.attempt, self.launch = number, attempt, launch
@@ -88,7 +86,7 @@ class TrialChannel:
         self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
         attributes = self._study.user_attrs
-        self._study.pruner = pruning.build(attributes.get(PRUNER), self._storage)
+        self._pruner = HalvingPruner(attributes.get(PRUNER, {}), self._storage)
         self._goals = Goals.of(attributes)
         self.quantities = self._goals.quantities
         """what the search wants to know of a trial besides its metric (`nlu.search.goals`)"""
@@ -177,7 +175,7 @@ class TrialChannel:
                 return bool(decision["pruned"])
             # The value first, since the pruner reads it from the storage.
             self._storage.set_trial_intermediate_value(self._id, examples, value)
-            pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
+            pruned = self._pruner.prune(self._study, self._storage.get_trial(self._id))
             # This process may have been suspended meanwhile, and must not overwrite the decision of a newer job.
             self._require_newest()
             self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})

@@ -9,7 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from nlu.search.brackets import RUNG
+from nlu.search.pruners import RUNG
 from nlu.search.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
 from nlu.storage.files import write_text
 

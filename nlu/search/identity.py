@@ -8,8 +8,8 @@ from optuna.study import Study
 
 from nlu.config.errors import UserError
 from nlu.config.schema import has_effect
-from nlu.search.brackets import PRUNER
 from nlu.search.goals import Goals
+from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences
 from nlu.search.storage.opening import held_search

@@ -31,7 +31,7 @@ class SearchKeys:
     study_name: str | None = None
     """null = the name of the sweep folder"""
     pruner: Any = "hyperband"
-    """hyperband | successive_halving | asha | freeze_thaw | median | threshold | none, or {name: NAME, KEY: VALUE}"""
+    """hyperband | asha | freeze_thaw | none"""
     min_resource: str | None = None
     """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
     max_resource: str | None = None

@@ -1,8 +1,6 @@
 """All uses of private parts of Optuna, read in 5.0.0, with a fallback if a version lacks them."""
 
 import copy
-import io
-import pickle
 from collections.abc import Callable, Container, Mapping
 from typing import cast
 
@@ -11,7 +9,6 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from nlu.config.errors import UserError
 from nlu.search.steps import best_so_far, is_paused
 
 
@@ -82,44 +79,3 @@ def forget_trials(study: Study) -> None:
     """
     if hasattr(study, "_thread_local"):
         study._thread_local.cached_all_trials = None
-
-
-_OF_CMA = {
-    "cmaes._cma": {"CMA"},
-    "cmaes._cmawm": {"CMAwM"},
-    "cmaes._sepcma": {"SepCMA"},
-    "numpy": {"dtype", "ndarray"},
-    "numpy._core.multiarray": {"_reconstruct", "scalar"},
-}
-"""the classes in a state of CMA-ES, by module: only numbers; read in cmaes 0.13.1 and numpy 2"""
-
-
-class _StateUnpickler(pickle.Unpickler):
-    """Reads a state of CMA-ES, and refuses anything that could run code."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if name in _OF_CMA.get(module, ()):
-            return super().find_class(module, name)
-        raise UserError(
-            f"the study holds a state of CMA-ES that names {module}.{name}, which does not belong there; it was not "
-            "loaded, since it could run any command; find out who writes to this storage, and start another study"
-        )
-
-
-class _CarefulPickle:
-    """Replaces `pickle` in Optuna's CMA-ES module, which keeps its state in the study, where others may write."""
-
-    dumps = staticmethod(pickle.dumps)
-
-    @staticmethod
-    def loads(state: bytes) -> object:
-        """Return the state."""
-        return _StateUnpickler(io.BytesIO(state)).load()
-
-
-def guard_cma() -> None:
-    """Make Optuna load only states of CMA-ES from studies, in this process."""
-    from optuna.samplers import _cmaes
-
-    if hasattr(_cmaes, "pickle"):
-        _cmaes.pickle = _CarefulPickle  # type: ignore[assignment]  # a class stands for the module

@@ -21,11 +21,11 @@ from nlu.jobs.queue import check_without_launch
 from nlu.search import folder as _folder
 from nlu.search import preflight, resources
 from nlu.search._goals import goal_warnings, goals_of
-from nlu.search.brackets import PRUNER
 from nlu.search.first import defaults
 from nlu.search.goals import GOALS
 from nlu.search.identity import FOLDER, SHARED, SPACE, refuse_another, short_name
 from nlu.search.priors import WithPrior
+from nlu.search.pruners import PRUNER
 from nlu.search.sampling import SEEDS, SeededByTrial
 from nlu.search.settings import FREEZE_THAW, SAMPLERS, SearchSettings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
@@ -101,7 +101,7 @@ class SearchPlan(SearchSettings):
         self.spec = resources.pruner_spec(self.settings, configs, examples)
         self.warnings += resources.without_rungs(self.spec)
         if self.centers and pruner != FREEZE_THAW:
-            sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
+            sampler = WithPrior(sampler, self.centers, self.seed)
         self.sampler = sampler
         self._open_study(storage)
 

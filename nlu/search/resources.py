@@ -10,13 +10,9 @@ from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
 from nlu.config.types import Duration
 from nlu.config.words import counted
-from nlu.search import pruning
-from nlu.search.brackets import WITH_RUNGS, brackets, cost
+from nlu.search.pruners import HYPERBAND, KEY, NAMES, NONE, Bracket, brackets, problem_of
 from nlu.search.schedulers.asha import rungs
 from nlu.search.schedulers.scheduler import PAUSING
-
-RANDOM_TRIALS = 10
-"""the number of trials that TPE draws at random first (its n_startup_trials)"""
 
 
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -25,28 +21,22 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
         value_problem(f"hydra.sweeper.{key}", Duration | None, settings.get(key))
         for key in ("min_resource", "max_resource", "max_examples")
     ]
-    if settings.get("max_examples") is not None and pruner_name(settings) not in (*PAUSING, None):
+    if settings.get("max_examples") is not None and not pauses(settings) and pruner_name(settings) in NAMES:
         # In place of what is wrong with its value, which leaving it out corrects too.
         and_value = ", and a duration such as 30ep" if found.pop() else ""
         found.append(
             f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
-            f"leave it out, or set {pruning.KEY}{and_value}"
+            f"leave it out, or set {KEY}{and_value}"
         )
     if settings["reduction_factor"] < 2:
         found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
-    try:
-        pruning.read(settings["pruner"])
-    except UserError as error:
-        found += error.problems
+    found.append(problem_of(settings["pruner"]))
     return [problem for problem in found if problem]
 
 
-def pruner_name(settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the pruner; None for one that is reported as wrong."""
-    try:
-        return pruning.read(settings["pruner"])[0]
-    except UserError:
-        return None
+def pruner_name(settings: Mapping[str, Any]) -> Any:
+    """Return the pruner as it is written, which may be wrong; null is none."""
+    return NONE if settings["pruner"] is None else settings["pruner"]
 
 
 def pauses(settings: Mapping[str, Any]) -> bool:
@@ -59,31 +49,24 @@ def unsaved(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -
     if not pauses(settings) or all(config["trainer"]["save"] for config in configs):
         return []
     return [
-        f"trainer.save is false, but {pruning.KEY} pauses trials, which continue from their checkpoint; set "
-        f"trainer.save=true, or {pruning.KEY}=hyperband"
+        f"trainer.save is false, but {KEY} pauses trials, which continue from their checkpoint; set "
+        f"trainer.save=true, or {KEY}=hyperband"
     ]
 
 
 def pruner_spec(
     settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, Any]:
-    """Return the argument of `nlu.search.pruning.build`, with every resource in examples seen.
+    """Return the specification of a pruner: its name and, unless it is none, its resources in examples seen.
 
     `configs` are possible configurations of trials of nlu.train. If a duration is a different number of examples in
     some of them, the smallest is used for the first decision and the largest for the end.
     """
-    name, parameters = pruning.read(settings["pruner"])
-    spec: dict[str, Any] = {"name": name}
-    for key, value in parameters.items():
-        if key in pruning.RESOURCES and not isinstance(value, int):
-            value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
-        spec[key] = value
-    if name == "median":
-        scored = _lengths("trainer.eval_interval", evaluation_interval, configs, num_examples) if configs else [1]
-        spec["eval_interval"] = min(scored)
-    if name in (*WITH_RUNGS, *PAUSING):
-        spec |= _resources(settings, configs, num_examples)
-    if name in PAUSING:
+    spec: dict[str, Any] = {"name": pruner_name(settings)}
+    if spec["name"] == NONE:
+        return spec
+    spec |= _resources(settings, configs, num_examples)
+    if pauses(settings):
         spec |= {"max_examples": _budget(settings, configs, num_examples, spec)}
         spec |= {"parts": max((num_repeats(config) for config in configs), default=1)}
     return spec
@@ -99,7 +82,7 @@ def _budget(
             return None
         # A freeze-thaw search has no end of its own. A whole trial can always end.
         return max(spec["max_resource"], settings["n_trials"] * spec["max_resource"] // spec["reduction_factor"])
-    found = max(_lengths("hydra.sweeper.max_examples", written, configs, num_examples, rounded=False))
+    found = max(_lengths("hydra.sweeper.max_examples", written, configs, num_examples))
     if found < spec["max_resource"]:
         raise UserError(
             f"hydra.sweeper.max_examples is {written}, {found:,} examples, fewer than a whole trial has, "
@@ -115,19 +98,17 @@ def _resources(
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
     # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
-    first = (
-        min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples, rounded=False)) if configs else 0
-    )
-    least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples, rounded=False)) if low else first
-    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
+    first = min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples)) if configs else 0
+    least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples)) if low else first
+    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
     if least <= first:
         # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
         least = min(first, most)
-    whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples, rounded=False)) if configs else most
+    whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples)) if configs else most
     if most != whole and pauses(settings):
         raise UserError(
             f"hydra.sweeper.max_resource is {high}, {most:,} examples, but a trial has {whole:,}, and "
-            f"{pruning.KEY}={pruner_name(settings)} pauses trials up to their end; leave it out, and set "
+            f"{KEY}={pruner_name(settings)} pauses trials up to their end; leave it out, and set "
             "trainer.max_duration"
         )
     if least > most:
@@ -170,11 +151,8 @@ def whole_run(trainer: Mapping[str, Any]) -> Any:
     return trainer["max_duration"]
 
 
-def _lengths(
-    key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None, rounded: bool = True
-) -> list[int]:
-    """Return a duration in examples seen under each configuration, rounded up to whole steps if `rounded`, otherwise
-    down to whole examples."""
+def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[int]:
+    """Return a duration in examples seen under each configuration, rounded down to whole examples."""
     # A program of another package: its trials report examples, but nothing is known of its data.
     if not configs or num_examples is None:
         duration = parse_duration(value)
@@ -196,10 +174,7 @@ def _lengths(
         clock = Clock(num_examples, step or 1)
         # A trial with folds or seeds reports the examples of all its runs, one after another.
         parts = num_repeats(config) if value is whole_run else 1
-        duration = parse_duration(written)
-        found.append(
-            parts * clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration, parts)
-        )
+        found.append(clock.least_examples(parse_duration(written), parts))
     return found
 
 
@@ -213,7 +188,7 @@ def _step_examples(trainer: Mapping[str, Any]) -> int | None:
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:
     """Return a warning if no rung of the pruner lies within the trials."""
-    if spec["name"] not in (*WITH_RUNGS, *PAUSING) or spec["min_resource"] < spec["max_resource"]:
+    if spec["name"] == NONE or spec["min_resource"] < spec["max_resource"]:
         return []
     return [
         f"trials are never stopped early, since min_resource and max_resource are both {spec['min_resource']:,} "
@@ -221,33 +196,40 @@ def without_rungs(spec: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
-    """Return the lines that announce the cost of a search: brackets, rungs, full runs, and a warning."""
+def announced(spec: Mapping[str, Any], n_trials: int) -> list[str]:
+    """Return the lines that announce the rungs of a search and its cost in full runs."""
     if spec["name"] in PAUSING:
         return _announced_pauses(spec, n_trials)
-    found = brackets(spec)
-    if not found:
-        return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
+    if spec["name"] == NONE:
+        return [f"pruner: none; at most {counted(n_trials, 'full run')}"]
     lines = [
-        f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
+        f"pruner: {HYPERBAND}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
         f"{spec['reduction_factor']} passes a rung"
     ]
-    budget, total = sum(bracket.budget for bracket in found), 0.0
+    found = brackets(spec)
+    budget, examples = sum(bracket.budget for bracket in found), 0.0
     for bracket in found:
         stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
         where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
         trials = n_trials * bracket.budget / budget
-        each_cost = cost(bracket, trials, spec)
-        total += trials * each_cost
-        lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}; {each_cost:.2f} full runs each")
-    lines.append(f"  expected cost: {total:.1f} full runs instead of {n_trials}")
-    wanted = RANDOM_TRIALS * len(found)
-    if sampler == "tpe" and n_trials < wanted:
-        lines.append(
-            f"warning: {counted(n_trials, 'trial')} are few for {counted(len(found), 'bracket')} and TPE, which draws "
-            f"its first {RANDOM_TRIALS} at random; hydra.sweeper.n_trials={wanted} would do"
-        )
-    return lines
+        examples += expected_examples(bracket, trials, spec)
+        lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}")
+    return [*lines, f"  expected cost: {examples / spec['max_resource']:.1f} full runs instead of {n_trials}"]
+
+
+def expected_examples(bracket: Bracket, trials: float, spec: Mapping[str, Any]) -> float:
+    """Return about how many examples so many trials of a bracket see, if they come in random order.
+
+    Each rung is passed by 1 trial in `reduction_factor`, but at least by those that are the best so far, which pass all
+    rungs: the k-th trial with the probability 1 / k.
+    """
+    whole = int(trials)
+    best_so_far = sum(1 / number for number in range(1, whole + 1)) + (trials - whole) / (whole + 1)
+    examples, before, left = 0.0, 0, trials
+    for rung in (*bracket.rungs, spec["max_resource"]):
+        examples += max(left, best_so_far) * (rung - before)
+        left, before = left / spec["reduction_factor"], rung
+    return examples
 
 
 def _announced_pauses(spec: Mapping[str, Any], n_trials: int) -> list[str]:

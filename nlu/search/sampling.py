@@ -7,16 +7,16 @@ is lost, because samplers learn from the trials in the storage.
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
-from nlu.search.brackets import PRUNER, Bracket, bracket_of, brackets
-from nlu.search.optuna_private import guard_cma, levelled
+from nlu.search.optuna_private import levelled
+from nlu.search.pruners import PRUNER, bracket_of, brackets
 from nlu.search.schedulers.asha import Asha
 
 Build = Callable[[int], BaseSampler]
@@ -38,13 +38,12 @@ class SeededByTrial(BaseSampler):
     draws what such a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space,
     and conditional parameters.
 
-    Samplers see a pruned trial at the last rung that it reached (`_level_of`). Trials with different batch sizes reach
+    Samplers see a pruned trial at the last rung that it reached (`_rungs_of`). Trials with different batch sizes reach
     a rung at slightly different numbers of examples, but should be ranked by their values.
     """
 
     def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, independent: Build | None = None):
         self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
-        guard_cma()
 
     def _of(self, *parts: object) -> BaseSampler:
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
@@ -72,9 +71,6 @@ class SeededByTrial(BaseSampler):
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._of(trial.number).before_trial(study, trial)
 
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Do nothing: only the grid sampler would, and it would end `Study.optimize`, which is not used."""
-
 
 def _at_end(distribution: BaseDistribution, value: object) -> object:
     """Return a drawn value; at an end of a logarithmic interval, that end as it is written.
@@ -89,22 +85,21 @@ def _at_end(distribution: BaseDistribution, value: object) -> object:
 
 def _seen(study: Study) -> Study:
     """Return the study as samplers see it."""
-    spec = study.user_attrs.get(PRUNER)
-    if spec and spec["name"] == "asha":
-        level_of = partial(_last_of, Asha.of(spec).rungs)
-    else:
-        level_of = partial(_level_of, study.study_name, brackets(spec) if spec else [])
+    spec, name = study.user_attrs.get(PRUNER, {}), study.study_name
+
+    def level_of(trial: FrozenTrial) -> int:
+        """Return the last rung that a trial reached; for a pruner without rungs, the number of its evaluations."""
+        rungs = _rungs_of(spec, name, trial.number)
+        if rungs is None:
+            return len(trial.intermediate_values)
+        return max((at for at in rungs if at <= max(trial.intermediate_values)), default=0)
+
     return levelled(study, level_of)
 
 
-def _last_of(rungs: Sequence[int], trial: FrozenTrial) -> int:
-    """Return the last rung that a trial reached."""
-    examples = max(trial.intermediate_values)
-    return max((at for at in rungs if at <= examples), default=0)
-
-
-def _level_of(study_name: str, found: Sequence[Bracket], trial: FrozenTrial) -> int:
-    """Return the last rung that a trial reached; for a pruner without rungs, the number of its evaluations."""
-    if not found:
-        return len(trial.intermediate_values)
-    return _last_of(bracket_of(found, study_name, trial.number).rungs, trial)
+def _rungs_of(spec: Mapping[str, Any], study_name: str, number: int) -> Sequence[int] | None:
+    """Return the rungs of a trial, None for a pruner without rungs."""
+    if spec.get("name") == "asha":
+        return Asha.of(spec).rungs
+    found = brackets(spec)
+    return bracket_of(found, study_name, number).rungs if found else None

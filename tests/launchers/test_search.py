@@ -2,7 +2,6 @@
 
 import os
 import re
-import statistics
 
 import pytest
 
@@ -33,25 +32,8 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
     pruned = [outcome for outcome in outcomes(tmp_path / "s") if outcome["state"] == "pruned"]
     assert len(pruned) >= 3
     assert {outcome["examples"] for outcome in pruned} <= {100, 300, 900}
-    assert re.search(r"bracket 0: about [\d.]+ trials, rungs at 100, 300 examples; [\d.]+ full runs each", said)
+    assert re.search(r"bracket 0: about [\d.]+ trials, rungs at 100, 300 examples\n", said)
     assert "expected cost:" in said
-
-
-@pytest.mark.thorough
-def test_the_configured_pruner_stops_trials(tmp_path):
-    """A trial reports value * step / 4 at 100 to 400 examples, so that its curve follows from what it drew."""
-    search(
-        tmp_path / "s", "lr=choice(0.1,0.3,0.5,0.7,0.9)", "hydra/sweeper/sampler=grid",
-        "hydra.sweeper.pruner={name: median, n_startup_trials: 1}",
-    )  # fmt: skip
-    complete: list[float] = []
-    for trial in trials(tmp_path / "s"):
-        value = 1 - abs(trial.params["lr"] - 0.01)
-        is_worse = bool(complete) and value < statistics.median(complete)
-        assert trial.state.name == ("PRUNED" if is_worse else "COMPLETE")
-        assert max(trial.intermediate_values) == (100 if is_worse else 400)
-        complete += [] if is_worse else [value]
-    assert "PRUNED" in states(tmp_path / "s")
 
 
 OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "gp", "qmc")]

@@ -9,24 +9,22 @@ from pathlib import Path
 
 import optuna
 import pytest
-from nlu.search.stopping import outcome_of
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.storage.pointer import MirrorUnavailable
-from nlu.storage.refusals import CredentialsUnavailable, Denied, Unreachable
 from nlu.search import channel
-from nlu.search.brackets import PRUNER
 from nlu.search.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.search.faults import ProcessLost, StorageUnavailable
+from nlu.search.pruners import PRUNER
 from nlu.search.steps import PART_ENDS, value_at_end
+from nlu.search.stopping import outcome_of
 from nlu.search.storage.opening import open_storage, storage_url
 from nlu.search.summary import read_summary
+from nlu.storage.pointer import MirrorUnavailable
+from nlu.storage.refusals import CredentialsUnavailable, Denied, Unreachable
 
-HALVING = {
-    "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
-    "min_early_stopping_rate": 0, "bootstrap_count": 0,
-}  # fmt: skip
+HALVING = {"name": "hyperband", "min_resource": 100, "max_resource": 199, "reduction_factor": 2}
+"""one bracket with one rung"""
 
 
 @pytest.fixture

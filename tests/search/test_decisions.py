@@ -3,8 +3,8 @@
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from nlu.search import pruning
 from nlu.search.decisions import COLUMNS, decision_rows, write_decisions
+from nlu.search.pruners import HalvingPruner
 from nlu.search.schedulers.scheduler import Decision
 from nlu.search.steps import PART_ENDS, STOP, pause_of, step_of
 
@@ -61,13 +61,13 @@ def test_a_trial_that_a_user_stopped_was_not_pruned_by_the_pruner():
 
 
 def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
-    spec = {"name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 3,
-            "bootstrap_count": 0, "min_early_stopping_rate": 0}  # fmt: skip
+    # One bracket with one rung.
+    spec = {"name": "hyperband", "min_resource": 100, "max_resource": 299, "reduction_factor": 3}
     storage = optuna.storages.InMemoryStorage()
-    study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(spec, storage))
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=HalvingPruner(spec, storage))
     for value in (0.5, 0.4, 0.6, 0.6):
         one = study.ask()
-        for at in (100, 300):
+        for at in (100, 200):
             one.report(value, at)
             if one.should_prune():
                 study.tell(one, state=TrialState.PRUNED)

@@ -5,7 +5,7 @@ import pytest
 from nlu.config.durations import Clock, parse_duration
 from nlu.config.errors import UserError
 from nlu.search import resources
-from nlu.search.brackets import brackets
+from nlu.search.pruners import brackets
 from tests.search.composed import config
 
 SETTINGS = {"pruner": "hyperband", "min_resource": None, "max_resource": None, "reduction_factor": 3}
@@ -24,7 +24,6 @@ def test_the_first_rung_waits_for_the_warm_up_of_evaluations():
     warm = config()
     warm["trainer"] |= {"eval_warmup": "0.75ep"}
     assert spec([warm])["min_resource"] == 750
-    assert spec([warm], pruner="median")["eval_interval"] == 500
 
 
 def test_steps_count_by_every_batch_size_that_is_drawn():
@@ -102,7 +101,7 @@ def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_tri
     assert resources.pruner_spec({**settings, "max_examples": "7ep"}, configs, 1000)["max_examples"] == 7000
     with pytest.raises(UserError, match="fewer than a whole trial has"):
         resources.pruner_spec({**settings, "max_examples": "0.5ep"}, configs, 1000)
-    (problem,) = resources.setting_problems({**settings, "pruner": "median", "max_examples": "9ep"})
+    (problem,) = resources.setting_problems({**settings, "pruner": "hyperband", "max_examples": "9ep"})
     assert "only asha and freeze_thaw keep to it" in problem
 
 

@@ -8,14 +8,11 @@ import sys
 
 import optuna
 
-from nlu.search import pruning
+from nlu.search.pruners import HalvingPruner
 from nlu.search.storage.opening import open_storage
 
 STEPS = 8
-HALVING = {
-    "name": "successive_halving", "min_resource": 2, "max_resource": STEPS, "reduction_factor": 2,
-    "min_early_stopping_rate": 0, "bootstrap_count": 0,
-}  # fmt: skip
+HYPERBAND = {"name": "hyperband", "min_resource": 2, "max_resource": STEPS, "reduction_factor": 2}
 
 
 def main(storage_url: str, study_name: str, trials: str) -> None:
@@ -24,7 +21,7 @@ def main(storage_url: str, study_name: str, trials: str) -> None:
     storage = open_storage(storage_url)
     study = optuna.load_study(
         study_name=study_name, storage=storage, sampler=optuna.samplers.RandomSampler(),
-        pruner=pruning.build(HALVING, storage),
+        pruner=HalvingPruner(HYPERBAND, storage),
     )  # fmt: skip
     for _ in range(int(trials)):
         trial = study.ask()

@@ -17,8 +17,8 @@ import torch
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.runs.state import Best
-from nlu.search.brackets import PRUNER
-from nlu.search.channel import OUTCOME
+from nlu.search.channel import OUTCOME, TrialChannel
+from nlu.search.pruners import PRUNER
 from nlu.search.storage.opening import open_storage, storage_url
 from nlu.training import loop
 from nlu.training.parts import Training
@@ -313,18 +313,25 @@ def test_a_run_that_ends_between_two_saves_has_its_last_state_saved(
     assert state_of(tmp_path / "run")["step"] == result(tmp_path / "run")["steps"] == 3
 
 
+def outdone(url: str) -> None:
+    """Begin a study whose trial 0 does not pass its only rung, since trial 1 has passed it with a better value."""
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    study.set_user_attr(PRUNER, {"name": "hyperband", "min_resource": 1, "max_resource": 2, "reduction_factor": 3})
+    study.ask()
+    study.ask()
+    # No accuracy reaches two.
+    assert not TrialChannel(url, "s", 1).report(1, 2.0)
+
+
 @pytest.mark.parametrize(
     ("interval", "state", "steps"), [("0", "complete", 3), ("3st", "complete", 3), ("2st", "pruned", 2)]
 )
-def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
+def test_a_trial_that_does_not_pass_is_pruned_unless_it_was_done_anyway(
     data: tuple[str, ...], tmp_path: Path, interval: str, state: str, steps: int
 ) -> None:
     url = storage_url(None, tmp_path)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
-    # No accuracy reaches two.
-    study.set_user_attr(PRUNER, {"name": "threshold", "lower": 2.0, "upper": 3.0})
-    study.ask()
+    outdone(url)
     command(
         *TINY, *data, f"trainer.eval_interval={interval}", "trainer.max_duration=3st",
         f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", "resume=auto", f"hydra.run.dir={tmp_path}/0",
@@ -358,9 +365,7 @@ def test_a_trial_pruned_after_a_fold_ends_there_even_if_killed_right_after_it(
 ) -> None:
     url = storage_url(None, tmp_path)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
-    study.set_user_attr(PRUNER, {"name": "threshold", "lower": 2.0, "upper": 3.0})
-    study.ask()
+    outdone(url)
     config = composed(
         *TINY, *data, "folds.count=3", "trainer.eval_interval=0", "trainer.max_duration=2st", "resume=auto",
         f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}",

@@ -1,4 +1,4 @@
-"""Draws near a configuration that is believed to be good, and how probable such draws are.
+"""Draws near a configuration that is believed to be good.
 
 As in PriorBand (Mallik et al., "PriorBand: Practical Hyperparameter Optimization in the Age of Deep Learning", NeurIPS
 2023, arXiv:2306.12370, appendix on sampling): a number is normally distributed around its center with a standard
@@ -6,7 +6,6 @@ deviation of a quarter of its interval, on the scale on which it is drawn, and c
 center with the probability of one half, and otherwise any of the choices.
 """
 
-import math
 from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any
@@ -49,22 +48,3 @@ class Belief:
     def configuration(self, draw: Draw, random: np.random.Generator) -> dict[str, object]:
         """Return a configuration."""
         return dict(draw(lambda name, distribution: self.value(name, distribution, random)))
-
-    def log_density(self, values: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> float:
-        """Return the logarithm of the density of a configuration, on the scales on which its values are drawn."""
-        found = 0.0
-        for name, value in values.items():
-            distribution = distributions[name]
-            if not self.has(name, distribution):
-                # Numbers have the density 1.
-                if isinstance(distribution, CategoricalDistribution):
-                    found -= math.log(len(distribution.choices))
-                continue
-            center = self.centers[name]
-            if isinstance(distribution, CategoricalDistribution):
-                found += math.log(CHOSEN * (value == center) + (1 - CHOSEN) / len(distribution.choices))
-                continue
-            middle, at = position(distribution, center), position(distribution, value)
-            inside = _NORMAL.cdf((1 - middle) / WIDTH) - _NORMAL.cdf(-middle / WIDTH)
-            found += math.log(_NORMAL.pdf((at - middle) / WIDTH) / (WIDTH * inside))
-        return found

@@ -17,7 +17,7 @@ def build(
     seed: int,
     centers: Mapping[str, object] | None = None,
 ) -> Scheduler | None:
-    """Return the scheduler for a pruner, given as to `nlu.search.pruning.build`; None for one that pauses no trial.
+    """Return the scheduler for a pruner (`nlu.search.resources.pruner_spec`); None for one that pauses no trial.
 
     `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
     """
