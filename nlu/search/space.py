@@ -387,7 +387,9 @@ def grid_values(space: Space) -> dict[str, list[object]]:
     return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
 
 
-def space_differences(before: Mapping[str, object], now: Mapping[str, object], absent: str = "not drawn") -> list[str]:
+def space_differences(
+    before: Mapping[str, object], now: Mapping[str, object], *, absent: str = "not drawn"
+) -> list[str]:
     """Return the differences between two results of `described`, or two flat configurations, one line for each key."""
     return [
         f"{name}: {before.get(name, absent)} there, {now.get(name, absent)} here"
