@@ -274,8 +274,7 @@ def search(arguments: Sequence[str]) -> int:
     from nlu.search.storage.opening import study_in
     from nlu.search.summary import write_summary
 
-    write_summary(study_in(folder), folder)
-    return 0
+    return 0 if write_summary(study_in(folder), folder) else 1
 
 
 def clean(arguments: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ SNAPSHOT_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".cfg", ".toml", ".md"})
 SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
 """packed only up to MAX_TEXT_BYTES; larger ones are data"""
 RUN_FOLDER_FILE = "provenance.json"
-DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|take|dry_run)")
+DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|mirror|resume|take|dry_run)")
 
 
 def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int) -> None:
@@ -50,7 +50,7 @@ def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Se
 def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
     """Write the file `overrides`, one quoted override per line, for `xargs -a overrides python -m nlu.train`.
 
-    The location of the run (hydra.run.dir, hydra.sweep), resume, take and dry_run are omitted.
+    The location of the run (hydra.run.dir, hydra.sweep, mirror), resume, take and dry_run are omitted.
     A secret value becomes ***.
     """
     kept = [override for override in overrides if not DROPPED_OVERRIDE.fullmatch(override.partition("=")[0])]

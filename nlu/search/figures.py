@@ -1,23 +1,24 @@
 """The figures of a search, which Optuna draws, and the page that shows them above the table of its trials."""
 
+import copy
 import html
 import logging
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import optuna
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from optuna.trial import FrozenTrial, TrialState
 
-from nlu.display.canvas import save_figure, svg_of
+from nlu.display.canvas import svg_of
 from nlu.display.page import html_table, section, write_page
-from nlu.display.tables import Column, count_text, metric_text
-from nlu.search.trials import Summary, columns_of, duration_text, front_line
-
-if TYPE_CHECKING:
-    from optuna import Study
+from nlu.display.tables import Column
+from nlu.search.steps import is_paused
+from nlu.search.trials import Summary, columns_of, front_line
 
 log = logging.getLogger(__name__)
 
@@ -35,31 +36,45 @@ TITLES = {
 }
 
 
-def draw_figures(study: "Study", summary: Summary) -> dict[str, Figure]:
+def draw_figures(study: optuna.Study, summary: Summary) -> dict[str, Figure]:
     """Draw the figures of `TITLES`, as far as they have something to show."""
     from optuna.visualization import matplotlib as plots
 
-    complete = [trial for trial in summary.trials if trial.state == "complete"]
-    has_reports = any(trial.intermediate_values for trial in study.get_trials(deepcopy=False))
-    has_several = len(study.directions) > 1
+    study = _with_paused(study)
+    trials = study.get_trials(deepcopy=False)
+    values = {trial.values[0] for trial in trials if trial.state == TrialState.COMPLETE}
+    has_reports = any(trial.intermediate_values for trial in trials)
     of_values: dict[str, Any] = {"target_name": summary.metric}
-    if has_several:
+    if summary.objectives:
         of_values["target"] = lambda trial: trial.values[0]
-    has_params = bool(complete and summary.params)
-    wanted: dict[str, Callable[[], Any] | None] = {
-        "front": (lambda: plots.plot_pareto_front(study, target_names=[summary.metric, *summary.objectives]))
-        if complete and has_several and len(study.directions) <= MOST_OBJECTIVES
-        else None,
-        "history": (lambda: plots.plot_optimization_history(study, **of_values)) if complete else None,
-        "intermediate": (lambda: plots.plot_intermediate_values(study)) if has_reports else None,
-        "slices": (lambda: plots.plot_slice(study, **of_values)) if has_params else None,
-        # From equal values, or from a single one, nothing follows.
-        "importances": (lambda: plots.plot_param_importances(study, **of_values))
-        if has_params and len({trial.value for trial in complete}) > 1
-        else None,
-    }
-    drawn = {name: _figure(name, draw) for name, draw in wanted.items() if draw is not None}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    wanted: dict[str, Callable[[], Any]] = {}
+    if values and summary.objectives and len(study.directions) <= MOST_OBJECTIVES:
+        names = [summary.metric, *summary.objectives]
+        wanted["front"] = lambda: plots.plot_pareto_front(study, target_names=names)
+    if values:
+        wanted["history"] = lambda: plots.plot_optimization_history(study, **of_values)
+    if has_reports:
+        wanted["intermediate"] = lambda: plots.plot_intermediate_values(study)
+    if values and summary.params:
+        wanted["slices"] = lambda: plots.plot_slice(study, **of_values)
+    # From equal values, or from a single one, nothing follows.
+    if len(values) > 1 and summary.params:
+        wanted["importances"] = lambda: plots.plot_param_importances(study, **of_values)
+    drawn = ((name, _figure(name, draw)) for name, draw in wanted.items())
+    return {name: figure for name, figure in drawn if figure is not None}
+
+
+def _with_paused(study: optuna.Study) -> optuna.Study:
+    """Return a copy in memory whose paused trials are pruned ones: Optuna draws no reports of trials that wait."""
+    shown = optuna.create_study(directions=study.directions, study_name=study.study_name)
+    shown.add_trials(_ended(trial) if is_paused(trial) else trial for trial in study.get_trials(deepcopy=False))
+    return shown
+
+
+def _ended(trial: FrozenTrial) -> FrozenTrial:
+    trial = copy.copy(trial)
+    trial.state, trial.datetime_complete = TrialState.PRUNED, trial.datetime_start
+    return trial
 
 
 def _figure(name: str, draw: Callable[[], Any]) -> Figure | None:
@@ -103,15 +118,6 @@ def _finish(name: str, figure: Figure) -> None:
     figure.set_layout_engine("none")
 
 
-def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
-    """Write each figure as NAME.png, and remove figures of an earlier call that are not among these."""
-    for name in TITLES:
-        # A continued search may have lost what a figure showed, and an old file would show another state.
-        if name not in figures:
-            (folder / f"{name}.png").unlink(missing_ok=True)
-    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
-
-
 def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure], command: str | None) -> None:
     """Write the page of a search; `command` runs the best trial."""
     sections = [
@@ -130,16 +136,5 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
     lines = list(zip(*(column.cells for column in columns), strict=True))
     table = html_table([(column.header, column.is_number) for column in columns], lines)
     sections.append(section(table, "Trials", note="trials.tsv has all digits.", name="trials"))
-    write_page(path, summary.name, summary.counts, sections, facts=_facts(summary, command))
-
-
-def _facts(summary: Summary, command: str | None) -> str:
-    best = summary.best
-    facts = [
-        (f"best {summary.metric}", f"{metric_text(best.value)} (trial {best.number})" if best else "no complete trial"),
-        ("examples seen", count_text(sum(trial.examples or 0 for trial in summary.trials))),
-        ("time of all trials", duration_text(sum(trial.wall_s or 0.0 for trial in summary.trials))),
-    ]
-    lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
-    text = f'<dl class="facts">{lines}</dl>'
-    return text + (f"<pre class='command'>{html.escape(command)}</pre>" if command else "")
+    facts = f"<pre class='command'>{html.escape(command)}</pre>" if command else ""
+    write_page(path, summary.name, summary.counts, sections, facts=facts)

@@ -435,19 +435,20 @@ class Search:
             self.mirror.saved()
 
     def summarize(self) -> None:
-        """Write the table, the best trial as an experiment, and the figures."""
+        """Print the table of the trials, and write it with the figures and the page."""
         from nlu.search.summary import write_summary
 
         if self.plan.mirror is not None:
             say = partial(self.board.say, style="yellow")
             bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
         self.keeper.end()
-        write_summary(self.plan.study, self.plan.folder)
+        self.is_summarized = write_summary(self.plan.study, self.plan.folder)
         # The table must appear before later messages on standard error.
         sys.stdout.flush()
 
     def require_an_end(self) -> None:
-        """Exit with status 1 if no trial is complete: a script cannot continue with the best one."""
+        """Exit with status 1 if no trial is complete, or a table or figure is not written: a script would miss it."""
         if (problem := none_completed(self._trials())) is not None:
             print_error(problem)
+        if problem is not None or not self.is_summarized:
             raise SystemExit(1)

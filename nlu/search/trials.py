@@ -1,9 +1,10 @@
-"""The trials of a search as plain records, and their table; figures and page show the same records."""
+"""The trials of a search as plain records, and their table, printed and as a file; the page shows the same records."""
 
 import io
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,11 @@ class TrialRow:
     examples: int | None
     wall_s: float | None
     params: dict[str, Any]
-    folder: str | None
     error: str
     measured: dict[str, float] = field(default_factory=dict)
     """objectives besides the metric, and the quantities of constraints"""
-    broken: list[str] = field(default_factory=list)
-    """the constraints that it breaks"""
+    is_feasible: bool | None = None
+    """whether it keeps all constraints; None without any, or if that is not known"""
 
 
 @dataclass(frozen=True)
@@ -51,47 +51,21 @@ class Summary:
     """by number"""
     params: list[str]
     """the keys that any trial drew"""
-    objectives: dict[str, bool] = field(default_factory=dict)
-    """those besides the metric, by name, with whether more is better"""
-    constraints: list[str] = field(default_factory=list)
-    front: list[int] = field(default_factory=list)
-    """of several objectives: the trials that no other one dominates, the best value first"""
-
-    @property
-    def best(self) -> TrialRow | None:
-        """The complete trial with the best value that keeps all constraints; None without one.
-
-        Of several, the one on the front, or without a front the first.
-        """
-        if self.front:
-            return next(trial for trial in self.trials if trial.number == self.front[0])
-        done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        return min((trial for trial in done if not trial.broken), key=self._rank, default=None)
-
-    def is_feasible(self, trial: TrialRow) -> bool | None:
-        """Return whether a trial keeps all constraints; None if that is not known."""
-        if trial.broken:
-            return False
-        names = {text[: text.index("=") - 1] for text in self.constraints}
-        return True if names <= trial.measured.keys() else None
-
-    @property
-    def quantities(self) -> list[str]:
-        """The names of all that was measured of trials, objectives first."""
-        return list(dict.fromkeys([*self.objectives, *(name for trial in self.trials for name in trial.measured)]))
+    objectives: list[str] = field(default_factory=list)
+    """those besides the metric"""
+    best: list[int] = field(default_factory=list)
+    """the best trial; of several objectives the front, the trial with the best metric first"""
 
     @property
     def ranked(self) -> list[TrialRow]:
-        """All trials, best first: by state, those of the front first, those that break a constraint last, by value."""
-        places = {trial.number: (trial.number not in self.front) + bool(trial.broken) for trial in self.trials}
-        return sorted(
-            self.trials, key=lambda trial: (STATES.index(trial.state), places[trial.number], *self._rank(trial))
-        )
+        """All trials, best first: by state, the best ones first, those that break a constraint last, by value."""
+        return sorted(self.trials, key=self._rank)
 
-    def _rank(self, trial: TrialRow) -> tuple[float, int]:
+    def _rank(self, trial: TrialRow) -> tuple[int, bool, bool, float, int]:
         # The smallest is the best for both directions of a metric; a trial without a value comes last.
         value = math.inf if trial.value is None else (-trial.value if self.maximize else trial.value)
-        return value, trial.number
+        is_best = trial.number in self.best
+        return STATES.index(trial.state), not is_best, trial.is_feasible is False, value, trial.number
 
     @property
     def counts(self) -> str:
@@ -101,47 +75,60 @@ class Summary:
         return f"{counted(len(self.trials), 'trial')}{': ' * bool(parts)}{parts}"
 
 
-def written(value: object) -> str:
-    """Return a value as it is written in a configuration."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+@dataclass(frozen=True)
+class _Field:
+    """One column of both tables: what the file holds of a trial, and how the printed table shows it."""
+
+    name: str
+    of: Callable[[TrialRow], object]
+    text: Callable[[Any], str]
+    is_number: bool = True
+    may_go: int = 0
+    header: str = ""
+    """of the printed table, if it is another"""
 
 
-def write_trials(path: Path, summary: Summary, place: Path) -> None:
-    """Write one tab-separated line for each trial, by number, with all digits.
+def _fields(summary: Summary) -> list[_Field]:
+    found = [
+        _Field("trial", lambda trial: trial.number, str),
+        _Field("state", lambda trial: trial.state, str, is_number=False),
+        _Field(summary.metric, lambda trial: trial.value, metric_text),
+        _Field("sd", lambda trial: trial.sd, lambda value: "" if value is None else metric_text(value)),
+        _Field("examples", lambda trial: trial.examples, count_text, may_go=1),
+        _Field("wall_s", lambda trial: trial.wall_s, duration_text, may_go=2, header="wall"),
+    ]
+    quantities = [*summary.objectives, *(name for trial in summary.trials for name in trial.measured)]
+    found += [_Field(name, _quantity(name), quantity_text) for name in dict.fromkeys(quantities)]
+    if summary.objectives:
+        found.append(_Field("front", lambda trial: trial.number in summary.best, lambda is_on: "*" * is_on, False))
+    if any(trial.is_feasible is not None for trial in summary.trials):
+        words = {True: "yes", False: "no", None: ""}
+        found.append(_Field("feasible", lambda trial: trial.is_feasible, words.__getitem__, False))
+    return [*found, *(_Field(name, _drawn(name), value_text, False) for name in summary.params)]
 
-    Folders of trials are relative to `place`, the folder of the search, so that it can be moved.
-    """
-    text = io.StringIO()
-    # Only searches with such goals have these columns.
-    goals = [*summary.quantities, *["front"] * bool(summary.objectives), *["feasible"] * bool(summary.constraints)]
-    names = ["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *summary.params, "folder", "error"]
-    text.write("\t".join(names) + "\n")
+
+def _quantity(name: str) -> Callable[[TrialRow], object]:
+    return lambda trial: trial.measured.get(name)
+
+
+def _drawn(name: str) -> Callable[[TrialRow], object]:
+    return lambda trial: trial.params.get(name)
+
+
+def write_trials(path: Path, summary: Summary) -> None:
+    """Write one tab-separated line for each trial, by number, with all digits."""
+    fields, text = _fields(summary), io.StringIO()
+    text.write("\t".join([*(field.name for field in fields), "error"]) + "\n")
     for trial in summary.trials:
-        cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
-        cells += [_goal(summary, trial, name) for name in goals]
-        cells += [trial.params.get(name) for name in summary.params]
-        text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
+        cells = [*(field.of(trial) for field in fields), trial.error]
+        # A tab or a line end within an error would break the table.
+        text.write("\t".join("" if cell is None else " ".join(written(cell).split()) for cell in cells) + "\n")
     write_text(path, text.getvalue())
 
 
-def _goal(summary: Summary, trial: TrialRow, name: str) -> object:
-    if name == "front":
-        return trial.number in summary.front
-    if name == "feasible":
-        return summary.is_feasible(trial)
-    value = trial.measured.get(name)
-    return int(value) if name == "parameters" and value is not None else value
-
-
-def _within(place: Path, folder: str | None) -> str | None:
-    if folder is None or not Path(folder).is_relative_to(place.absolute()):
-        return folder
-    return str(Path(folder).relative_to(place.absolute()))
-
-
-def _cell(value: object) -> str:
-    # A tab or a line end within an error would break the table.
-    return "" if value is None else " ".join(written(value).split())
+def written(value: object) -> str:
+    """Return a value as it is written in a configuration."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def print_trials(summary: Summary) -> None:
@@ -159,36 +146,13 @@ def print_trials(summary: Summary) -> None:
 
 def columns_of(summary: Summary, shown: list[TrialRow]) -> list[Column]:
     """Return the columns of a table of these trials."""
-    columns = [
-        Column("trial", [str(trial.number) for trial in shown]),
-        Column("state", [trial.state for trial in shown], is_number=False),
-        Column(summary.metric, [metric_text(trial.value) for trial in shown]),
-    ]
-    if any(trial.sd is not None for trial in shown):
-        columns.append(Column("sd", ["" if trial.sd is None else metric_text(trial.sd) for trial in shown]))
-    columns += [
-        Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
-        Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
-    ]
-    columns += _goal_columns(summary, shown)
-    for name in summary.params:
-        columns.append(Column(name, [value_text(trial.params.get(name)) for trial in shown], is_number=False))
-    return columns
-
-
-def _goal_columns(summary: Summary, shown: list[TrialRow]) -> list[Column]:
-    """Return the columns of what was measured, which trials are on the front, and which break a constraint."""
-    columns = [
-        Column(name, [quantity_text(trial.measured.get(name)) for trial in shown]) for name in summary.quantities
-    ]
-    if summary.objectives:
-        columns.append(
-            Column("front", ["*" if trial.number in summary.front else "" for trial in shown], is_number=False)
+    return [
+        Column(
+            field.header or field.name, [field.text(field.of(trial)) for trial in shown], field.is_number, field.may_go
         )
-    if summary.constraints:
-        words = {True: "yes", False: "no", None: ""}
-        columns.append(Column("feasible", [words[summary.is_feasible(trial)] for trial in shown], is_number=False))
-    return columns
+        for field in _fields(summary)
+        if field.name != "sd" or any(trial.sd is not None for trial in shown)
+    ]
 
 
 def quantity_text(value: float | None) -> str:
@@ -199,13 +163,10 @@ def quantity_text(value: float | None) -> str:
 def front_line(summary: Summary) -> str:
     """Return the sentence about the front."""
     names = " and ".join([summary.metric, *summary.objectives])
-    if not summary.front:
+    if not summary.best:
         return f"no trial is on the front of {names}"
-    one = len(summary.front) == 1
-    return (
-        f"the front of {names}: trial{'' if one else 's'} {', '.join(map(str, summary.front))}; no other trial is at "
-        f"least as good in each and better in one"
-    )
+    numbers = f"trial{'s' * (len(summary.best) > 1)} {', '.join(map(str, summary.best))}"
+    return f"the front of {names}: {numbers}; no other trial is at least as good in each and better in one"
 
 
 def _print_failures(failed: list[TrialRow]) -> None:

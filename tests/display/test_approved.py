@@ -82,7 +82,7 @@ def a_search(*, maximize: bool) -> Summary:
     rows = [
         TrialRow(
             number, state, value, 0.01 * number if number % 2 else None, 1000 * number or None, 59.9 * number or None,
-            given, None if number == 7 else f"/search/{number}", "disk  full" if state == "failed" else "",
+            given, "disk  full" if state == "failed" else "",
         )
         for number, (state, value, given) in enumerate(values)
     ]  # fmt: skip
@@ -90,20 +90,19 @@ def a_search(*, maximize: bool) -> Summary:
 
 
 def with_goals(summary: Summary) -> Summary:
-    """The search with one more objective and two constraints; trial 2, the best before, breaks one."""
+    """The search with one more objective and a constraint; trial 2, the best before, breaks one."""
     latencies = {0: 1.5, 1: 1.0, 2: 9.0, 4: 2.0}
     rows = [
         replace(
             trial,
             measured={"latency_ms": latencies[trial.number], "parameters": 1000.0 * (trial.number + 1)},
-            broken=["latency_ms<=5"] if trial.number == 2 else [],
+            is_feasible=trial.number != 2,
         )
         if trial.number in latencies
         else trial
         for trial in summary.trials
     ]
-    constraints = ["latency_ms<=5", "parameters<=10000"]
-    return replace(summary, trials=rows, objectives={"latency_ms": False}, constraints=constraints, front=[4, 0])
+    return replace(summary, trials=rows, objectives=["latency_ms"], best=[4, 0])
 
 
 def kept(names: list[str], runs: int, shift: float) -> KeptScores:
@@ -289,14 +288,13 @@ def print_search(folder: Path) -> None:
     trials.print_trials(replace(whole, trials=long, params=[]))
     failed = [replace(whole.trials[3], number=number, error="out of memory" * (number > 0)) for number in range(10)]
     trials.print_trials(replace(whole, trials=failed, params=[]))
-    for kept_file in ("search", "elsewhere"):
-        trials.write_trials(folder / f"{kept_file}.tsv", whole, Path("/search" if kept_file == "search" else "/else"))
-        print((folder / f"{kept_file}.tsv").read_text())
+    trials.write_trials(folder / "search.tsv", whole)
+    print((folder / "search.tsv").read_text())
 
     goals = with_goals(whole)
     trials.print_trials(replace(goals, params=[]))
-    trials.print_trials(replace(goals, params=[], trials=goals.trials[3:4], front=[]))
-    trials.write_trials(folder / "goals.tsv", goals, Path("/search"))
+    trials.print_trials(replace(goals, params=[], trials=goals.trials[3:4], best=[]))
+    trials.write_trials(folder / "goals.tsv", goals)
     print((folder / "goals.tsv").read_text())
     print([trials.duration_text(duration_s) for duration_s in (None, 0.04, 59.94, 59.96, 60, 3599.4, 3599.6, 90061)])
 
@@ -396,6 +394,3 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
     assert survey_page.TEXT_COLOUR not in drawn["labels"] and survey_page.GRID_COLOUR not in drawn["labels"]
     kept_files = comparison.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"
-    (tmp_path / "slices.png").touch()
-    assert [path.name for path in search.write_figures(tmp_path, {"history": found["one"]})] == ["history.png"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["history.png", "one.pdf", "one.svg"]

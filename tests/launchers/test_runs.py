@@ -1,6 +1,7 @@
 """Trials that are real runs: pruned on one process and on two, failed, continued, and found again as plain runs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from nlu.storage.tensors import load_tensors
 from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
-from tests.training.in_process import train
+from tests.training.in_process import command, train
 from tests.training.runs import SAME_THREADS, TINY, files
 
 QUICK = (
@@ -18,11 +19,11 @@ QUICK = (
 
 
 def search(folder: Path, *overrides: str, status: int = 0) -> str:
-    command = [
+    arguments = [
         "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}", *TINY,
         *QUICK, *overrides,
     ]  # fmt: skip
-    done = warm.run(command, cwd=REPOSITORY, env=SAME_THREADS, timeout=400)
+    done = warm.run(arguments, cwd=REPOSITORY, env=SAME_THREADS, timeout=400)
     assert done.returncode == status, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -51,14 +52,14 @@ def test_a_run_is_pruned_by_its_reports_and_all_its_processes_end_together(tmp_p
 
 def test_a_trial_is_a_run_like_any_other(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path)
-    said = search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
-    assert "data store" in said
+    first_said = search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
+    assert "data store" in first_said
     # Another search is refused before its data are prepared.
     said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-3)", "hydra.sweeper.pruner=none", status=2)
     assert "optimizer.lr: choice(0.003) there, choice(0.003, 0.001) here" in said and "data store" not in said
-    overrides = (folder / "0/overrides").read_text()
-    assert "trial=" not in overrides
-    train(*data, *TINY, *QUICK[:4], "optimizer.lr=3e-3", f"hydra.run.dir={tmp_path}/plain")
+    again = re.search(r"the best trial again: python -m nlu.train (.*)", first_said)
+    assert again is not None
+    command(*again[1].split(), f"hydra.run.dir={tmp_path}/plain")
     weights = [path / "checkpoints/best-1/model.safetensors" for path in (folder / "0", tmp_path / "plain")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

@@ -7,17 +7,14 @@ from xml.etree.ElementTree import fromstring
 
 import optuna
 import pytest
-import yaml
-from optuna.distributions import FloatDistribution
 
-from nlu.config.schema import flat
 from nlu.search.steps import PART_ENDS, PART_VALUES
-from nlu.search.summary import best_command, read_summary, write_best, write_summary
+from nlu.search.summary import read_summary, write_summary
 from tests.few import first
 from tests.search.studies import study_of
-from tests.training.runs import QUICK, TINY, files, run
 
 MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
+NOWHERE = Path("/nowhere")
 FIGURES = {
     "history.png", "intermediate.png", "slices.png", "importances.png",
 }  # fmt: skip
@@ -46,14 +43,13 @@ def figures(folder):
     ),
 )
 def test_a_summary_is_written_for_trials_in_any_state(tmp_path, capsys, states, trials, expected):
-    write_summary(study_of(states, trials), tmp_path)
+    assert write_summary(study_of(states, trials), tmp_path)
     assert figures(tmp_path) == expected
     rows = (tmp_path / "summary" / "trials.tsv").read_text().splitlines()
     assert len(rows) == trials + 1 and len({row.count("\t") for row in rows}) == 1
     assert (tmp_path / "summary" / "index.html").read_text().count("<tr>") == trials + 1
-    has_best = "COMPLETE" in (states if isinstance(states, str) else MIXED) and trials > 0
-    assert (tmp_path / "experiment" / "best.yaml").exists() == has_best
-    assert ("experiment=best" in capsys.readouterr().out) == has_best
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1].endswith("summary/index.html") and "again" not in said, "no folder here has a run"
 
 
 def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
@@ -73,7 +69,7 @@ def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_best_trial_is_the_one_of_the_direction(maximize):
     study = study_of(mixed, 18, maximize=maximize)
-    assert read_summary(study).best.number == study.best_trial.number
+    assert read_summary(study, NOWHERE).best == [study.best_trial.number]
 
 
 @pytest.mark.parametrize("maximize", [True, False])
@@ -81,20 +77,40 @@ def test_a_pruned_trial_has_the_best_value_that_it_reported(maximize):
     study = optuna.create_study(direction="maximize" if maximize else "minimize")
     reports = {160: 0.6, 320: 0.63, 480: 0.47}
     study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.PRUNED, intermediate_values=reports))
-    (trial,) = read_summary(study).trials
+    (trial,) = read_summary(study, NOWHERE).trials
     assert trial.value == (0.63 if maximize else 0.47)
 
 
-def test_the_best_of_today_keeps_its_own_file_when_another_is_better_tomorrow(tmp_path):
-    study = study_of("COMPLETE", 1)
-    write_best(read_summary(study), tmp_path / "experiment" / "best.yaml")
-    first = (tmp_path / "experiment" / "trial_0.yaml").read_text()
-    better = optuna.trial.create_trial(value=0.99, params={"a": 2.0}, distributions={"a": FloatDistribution(0, 3)})
-    assert "experiment=trial_0" in first and "experiment=best" not in first
-    study.add_trial(better)
-    write_best(read_summary(study), tmp_path / "experiment" / "best.yaml")
-    assert (tmp_path / "experiment" / "trial_0.yaml").read_text() == first
-    assert yaml.safe_load((tmp_path / "experiment" / "best.yaml").read_text())["a"] == 2.0
+def test_the_best_trial_is_repeated_from_its_folder_only_where_that_is_one_of_a_run(tmp_path, capsys):
+    study, again = study_of("COMPLETE", 3), "the best trial again: python -m nlu.train --rerun "
+    folder = tmp_path / str(study.best_trial.number)
+    folder.mkdir()
+    write_summary(study, tmp_path)
+    assert again not in capsys.readouterr().out, "another program"
+    (folder / "overrides").write_text("seed=1\n")
+    write_summary(study, tmp_path)
+    assert f"{again}{folder}\n" in capsys.readouterr().out
+    assert f"nlu.train --rerun {folder}" in (tmp_path / "summary" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("names", [["decisions.tsv", "history.png", "index.html", "slices.png", "trials.tsv"], [""]])
+def test_what_cannot_be_written_is_named_after_the_table_and_the_rest_is_there(tmp_path, capsys, names):
+    study, summary = study_of(mixed, 12), tmp_path / "summary"
+    for name in filter(None, names):
+        # Names that no file can take.
+        (summary / name / "x").mkdir(parents=True)
+    if names == [""]:
+        summary.touch()
+    assert not write_summary(study, tmp_path)
+    said = capsys.readouterr()
+    assert f"12 trials: {sum(mixed(number) == 'COMPLETE' for number in range(12))} complete" in said.out
+    assert said.err.startswith("nlu: error: ") and f"python -m nlu.report search {tmp_path}" in said.err
+    assert {Path(line.split()[1]).name for line in said.err.splitlines() if " is not written: " in line} >= {
+        *filter(None, names)
+    }
+    assert "Traceback" not in said.err
+    left = {path.name for path in summary.glob("*.png") if path.is_file()}
+    assert left == (set() if names == [""] else FIGURES - {"history.png", "slices.png"})
 
 
 class References(HTMLParser):
@@ -129,57 +145,6 @@ def test_the_page_shows_the_same_figures_as_svg(tmp_path, capsys):
         fromstring(svg.replace("xlink:", ""))
 
 
-@pytest.mark.thorough
-def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_path):
-    """Groups, texts that need quotes, mappings: what its command line said comes out of best.yaml again."""
-    shared = (*files(tmp_path, 40, 20), *TINY, *QUICK, "debug=limit", "trainer.max_duration=2st")
-    run(f"hydra.run.dir={tmp_path}/0", "seed=7", *shared)
-    study = study_of("COMPLETE", 1, folder=str(tmp_path))
-    summary = read_summary(study)
-    assert summary.metric == "dev/accuracy"
-    assert write_best(summary, tmp_path / "experiment" / "best.yaml")
-    command = best_command(tmp_path, summary)
-    header = (tmp_path / "experiment" / "best.yaml").read_text().splitlines()[:2]
-    assert header == ["# @package _global_", f"# {command}"]
-    assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
-    composed = yaml.safe_load(run(*command.split()[3:], "--cfg=job", "--resolve"))
-    ran = yaml.safe_load((tmp_path / "0" / "config.yaml").read_text())
-    assert ran.pop("choices")["model"] == "bert_tiny"
-    assert flat(composed) == flat(ran)
-
-
-def test_the_best_trial_of_a_search_builds_on_what_its_command_chose(tmp_path):
-    shared = ("experiment=afqmc", "loss.label_smoothing=0.1")
-    summary = read_summary(study_of("COMPLETE", 3, folder=str(tmp_path)))
-    overrides = overrides_in_run(summary, *shared)
-    assert write_best(summary, tmp_path / "experiment" / "best.yaml")
-    composed = [
-        yaml.safe_load(run(*given, "--cfg=job", "--resolve"))
-        for given in (overrides, [f"--config-dir={tmp_path}", "experiment=best"])
-    ]
-    assert flat(composed[0]) == flat(composed[1])
-
-
-def overrides_in_run(summary, *shared):
-    """Write the file `overrides` of the best trial, and return what it holds."""
-    overrides = [*shared, *(f"{name}={value}" for name, value in summary.best.params.items())]
-    folder = Path(summary.best.folder)
-    folder.mkdir()
-    (folder / "overrides").write_text("\n".join(overrides))
-    return overrides
-
-
-def test_the_experiment_of_the_best_trial_leaves_out_the_keys_of_its_run(tmp_path):
-    summary = read_summary(study_of("COMPLETE", 3, folder=str(tmp_path)))
-    overrides_in_run(summary, "data=tnews", "trainer.max_duration=1ep", "resume=auto")
-    assert write_best(summary, tmp_path / "best.yaml")
-    content = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    params = summary.best.params
-    assert content["defaults"] == [{"override /data": "tnews"}, {"override /model": params["model"]}, "_self_"]
-    assert content["trainer"] == {"max_duration": "1ep", "batch_size": params["trainer.batch_size"]}
-    assert content["optimizer"]["lr"] == params["optimizer.lr"] and "resume" not in content
-
-
 def test_the_table_has_the_mean_over_the_ended_folds_of_a_trial_that_goes_on():
     study = study_of("RUNNING", 2)
     ends = {PART_ENDS: [1000, 2000], PART_VALUES: {"1000": 0.7, "2000": 0.65}}
@@ -187,5 +152,5 @@ def test_the_table_has_the_mean_over_the_ended_folds_of_a_trial_that_goes_on():
         study._storage.set_trial_intermediate_value(study.trials[1]._trial_id, number, report)
     for name, value in ends.items():
         study._storage.set_trial_user_attr(study.trials[1]._trial_id, name, value)
-    first, second = read_summary(study).trials
+    first, second = read_summary(study, NOWHERE).trials
     assert (first.value, second.value) == (study.trials[0].intermediate_values[1000], 0.65)
