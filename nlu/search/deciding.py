@@ -7,15 +7,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.search import channel, steps
-from nlu.search.optuna_private import forget_trials
 from nlu.search.plan import SearchPlan
+from nlu.search.sampling import drawing, stable_seed
 from nlu.search.schedulers.choosing import build
+from nlu.search.schedulers.encoding import drawn_anywhere
 from nlu.search.schedulers.scheduler import PAUSING, Decision
 from nlu.search.slots import BASIC
-from nlu.search.space import suggest
+from nlu.search.space import identity, untried
+
+
+DRAWS = 10
+"""so often a trial is drawn by the sampler, and then at random, before one is looked for that was not tried"""
 
 
 class Steps:
@@ -28,6 +35,8 @@ class Steps:
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
         self._error: Exception | None = None
+        self.are_all_tried = False
+        """whether no configuration is left for a new trial"""
 
     @contextmanager
     def answering(self, answer: Callable[[int], None]) -> Iterator[None]:
@@ -57,34 +66,68 @@ class Steps:
             raise error
 
     def drawn(self, number: int) -> FrozenTrial:
-        """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
+        """Return a trial with all its values, which are those of no trial before. What a kill cut off is made up for."""
         trial_id = self._plan.trial_id(number)
         frozen = self._plan.storage.get_trial(trial_id)
-        if steps.VALUES in frozen.user_attrs:
+        values: dict[str, Any] = frozen.user_attrs.get(steps.VALUES) or self._values(frozen, trial_id)
+        if steps.VALUES not in frozen.user_attrs:
+            # First, in one write: from now on the trial is never drawn again.
+            self._plan.storage.set_trial_user_attr(trial_id, steps.VALUES, values)
+        elif len(frozen.params) == len(values):
             return frozen
-        # A search that pauses trials creates them without `Study.ask`, which would read the others.
-        forget_trials(self._plan.study)
-        trial = Trial(self._plan.study, trial_id)
-        values = self._plan.space.draw(partial(suggest, trial), self._plan.composed_value)
-        # Last: a trial with this attribute is complete, and is never drawn again.
-        trial.set_user_attr(steps.VALUES, values)
+
+        def write(name: str, distribution: BaseDistribution) -> object:
+            if name not in frozen.params:
+                own = distribution.to_internal_repr(values[name])
+                self._plan.storage.set_trial_param(trial_id, name, own, distribution)
+            return values[name]
+
+        self._plan.space.draw(write, self._plan.composed_value)
         return self._plan.storage.get_trial(trial_id)
+
+    def _values(self, frozen: FrozenTrial, trial_id: int) -> dict[str, Any]:
+        """Draw a trial: again, if an earlier one has its values, and in the end at random."""
+        study, space, composed = self._plan.study, self._plan.space, self._plan.composed_value
+        # A grid chooses a point.
+        study.sampler.before_trial(study, frozen)
+        frozen = self._plan.storage.get_trial(trial_id)
+        # A former version wrote one parameter after the other.
+        given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
+        tried = _tried(study.get_trials(deepcopy=False)[: frozen.number])
+        found = space.draw(drawing(study, frozen, given), composed)
+        for again in range(1, DRAWS):
+            if identity(found) not in tried or given.keys() >= found.keys():
+                break
+            found = space.draw(drawing(study, frozen, given, again), composed)
+        random = np.random.default_rng(stable_seed(self._plan.seed, frozen.number, "untried"))
+        for _ in range(DRAWS):
+            if identity(found) not in tried or frozen.params:
+                return found
+            found = drawn_anywhere(partial(space.draw, composed=composed), random)
+        return untried(space, composed, tried, len(tried)) or found
 
     def next(
         self,
         read: Callable[[], Sequence[FrozenTrial]],
         asked: int,
         busy: Collection[int],
+        say: Callable[[str], None],
     ) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
 
-        `read` returns all trials, of which `asked` were begun and `busy` have a job.
+        `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets why no trial begins.
         """
-        may_begin = asked < self._plan.n_trials
-        if not self.pauses:
+        may_begin = asked < self._plan.n_trials and not self.are_all_tried
+        if not self.pauses and not may_begin:
             # The trials are not read while the last ones run: this is asked at each poll.
-            return self._ask(len(read())) if may_begin else None
+            return None
         trials = read()
+        if may_begin and self._has_tried_all(trials):
+            may_begin, self.are_all_tried = False, True
+            say("every configuration has been tried, so no new trial begins")
+        if not self.pauses:
+            first = self._plan.first if not trials else {}
+            return self._create({steps.FIXED: dict(first)} if first else {}) if may_begin else None
         log = steps.log_of(trials)
         decision = self._decision(trials, log, busy, may_begin=may_begin)
         if decision is None:
@@ -104,7 +147,8 @@ class Steps:
     ) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets that it continues."""
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, busy, may_begin=asked < self._plan.n_trials, asking=number)
+        may_begin = asked < self._plan.n_trials and not self._has_tried_all(trials)
+        decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
             say(f"trial {number} continues: {_reached(trials[number])}")
@@ -116,6 +160,10 @@ class Steps:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
         self.follow(number)
+
+    def _has_tried_all(self, trials: Sequence[FrozenTrial]) -> bool:
+        tried = _tried(trials)
+        return untried(self._plan.space, self._plan.composed_value, tried, len(tried)) is None
 
     def follow(self, number: int) -> None:
         """Give a trial the state that its steps imply."""
@@ -144,12 +192,6 @@ class Steps:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
         self.follow(decision.number)
 
-    def _ask(self, count: int) -> int:
-        """Begin a trial that is never paused; returns its number, that of trials so far."""
-        if count or not self._plan.first:
-            return self._plan.study.ask().number
-        return self._create({steps.FIXED: dict(self._plan.first)})
-
     def _begin(self, decision: Decision, count: int, *, is_first: bool) -> int:
         """Create a trial with its first step, in one write: after a kill there are both or none."""
         name, step = steps.step_of(decision, count, answers=self._answers)
@@ -160,6 +202,11 @@ class Steps:
         trial = create_trial(state=TrialState.RUNNING, system_attrs=dict(attributes))
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
         return self._plan.storage.get_trial(trial_id).number
+
+
+def _tried(trials: Sequence[FrozenTrial]) -> set[object]:
+    """Return the identities of the configurations of some trials."""
+    return {identity(values) for trial in trials if (values := steps.values_of(trial)) is not None}
 
 
 def _turned(why: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ class Search:
     def _remaining(self) -> int:
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
-        return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
+        return len(self.waiting) + (0 if self.steps.are_all_tried else max(0, self.plan.n_trials - self.asked))
 
     def _fill(self) -> None:
         slots = self.plan.slots
@@ -196,7 +196,7 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
-        number = self.steps.next(self._trials, self.asked, set(self.running))
+        number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
         return number

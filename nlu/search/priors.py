@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nlu.search.sampling import stable_seed
+from nlu.search.sampling import drawn_as, stable_seed
 from nlu.search.schedulers.belief import Belief
 
 SHARE = 0.5
@@ -38,7 +38,7 @@ class WithPrior(BaseSampler):
     ) -> object:
         if not self._trusts(trial):
             return self._sampler.sample_independent(study, trial, param_name, param_distribution)
-        random = np.random.default_rng(stable_seed(self._seed, trial.number, param_name, "prior"))
+        random = np.random.default_rng(stable_seed(self._seed, *drawn_as(trial), param_name, "prior"))
         return self._prior.value(param_name, param_distribution, random)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

@@ -5,19 +5,23 @@ Here each parameter of each trial gets a new sampler, seeded by a stable hash of
 is lost, because samplers learn from the trials in the storage.
 """
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nlu.search.optuna_private import levelled
+from nlu.search.optuna_private import forget_trials, levelled
 from nlu.search.pruners import PRUNER, bracket_of, brackets
 from nlu.search.schedulers.asha import Asha
+from nlu.search.schedulers.encoding import contains
+from nlu.search.schedulers.scheduler import Suggest
 
 Build = Callable[[int], BaseSampler]
 SEEDS = 2**32
@@ -49,27 +53,63 @@ class SeededByTrial(BaseSampler):
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._of(trial.number).infer_relative_search_space(study, trial)
+        return self._of(*drawn_as(trial)).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, object]:
-        drawn = self._of(trial.number).sample_relative(_seen(study), trial, search_space)
+        drawn = self._of(*drawn_as(trial)).sample_relative(_seen(study), trial, search_space)
         return {name: _at_end(search_space[name], value) for name, value in drawn.items()}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> object:
         sampler = (
-            self._independent(stable_seed(self._seed, trial.number, param_name))
+            self._independent(stable_seed(self._seed, *drawn_as(trial), param_name))
             if self._independent
-            else self._of(trial.number, param_name)
+            else self._of(*drawn_as(trial), param_name)
         )
         drawn = sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
         return _at_end(param_distribution, drawn)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._of(trial.number).before_trial(study, trial)
+
+
+AGAIN = "again"
+"""system attribute of a trial that is drawn, never stored: how often it has been drawn before, if it has"""
+
+
+def drawn_as(trial: FrozenTrial) -> list[int]:
+    """Return the numbers that seed the draws of a trial."""
+    return [trial.number, *([trial.system_attrs[AGAIN]] if AGAIN in trial.system_attrs else [])]
+
+
+def drawing(study: Study, trial: FrozenTrial, given: Mapping[str, object], again: int = 0) -> Suggest:
+    """Return a function that draws the parameters of a trial as `optuna.Trial` does, without writing them.
+
+    `given` are the values of parameters that are not drawn, where their distribution has them. `again` is how often the
+    trial has been drawn before; each time other values are drawn.
+    """
+    forget_trials(study)
+    trial, sampler = copy.copy(trial), study.sampler
+    if again:
+        trial.system_attrs = {**trial.system_attrs, AGAIN: again}
+
+    @cache
+    def together() -> dict[str, Any]:
+        return sampler.sample_relative(study, trial, sampler.infer_relative_search_space(study, trial))
+
+    def suggest(name: str, distribution: Any) -> object:
+        if name in given and contains(distribution, given[name]):
+            return given[name]
+        if distribution.single():
+            return distribution.choices[0] if isinstance(distribution, CategoricalDistribution) else distribution.low
+        if name in together() and contains(distribution, together()[name]):
+            return together()[name]
+        return sampler.sample_independent(study, trial, name, distribution)
+
+    return suggest
 
 
 def _at_end(distribution: BaseDistribution, value: object) -> object:

@@ -6,7 +6,7 @@ one. Only here, a sweep may have a prior, the value that the user believes to be
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,7 +22,6 @@ from optuna.distributions import (
     IntDistribution,
     check_distribution_compatibility,
 )
-from optuna.trial import Trial
 
 from nlu.config.checks.reading import PRIOR, grammar_problem, quoted
 
@@ -88,17 +87,6 @@ def values_of(distribution: BaseDistribution) -> list[object] | None:
         return None
     low, high, step = (Decimal(str(number)) for number in (distribution.low, distribution.high, distribution.step))
     return [float(low + count * step) for count in range(int((high - low) / step) + 1)]
-
-
-def suggest(trial: Trial, name: str, distribution: BaseDistribution) -> object:
-    """Draw a value for a trial, or return the one that it has already drawn under this name."""
-    if isinstance(distribution, CategoricalDistribution):
-        return trial.suggest_categorical(name, distribution.choices)
-    if isinstance(distribution, IntDistribution):
-        low, high = distribution.low, distribution.high
-        return trial.suggest_int(name, low, high, step=distribution.step, log=distribution.log)
-    assert isinstance(distribution, FloatDistribution), "there are three kinds of distribution"
-    return trial.suggest_float(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
 PARAMS = "hydra.sweeper.params"
@@ -385,6 +373,57 @@ def grid_problems(space: Space) -> list[str]:
 def grid_values(space: Space) -> dict[str, list[object]]:
     """Return the values of each parameter of a space without `grid_problems`."""
     return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
+
+
+def identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the same for equal configurations; numbers that differ in the last digits only are equal."""
+    texts = {name: f"{each:.12g}" if isinstance(each, float) else bare(written(each)) for name, each in values.items()}
+    return tuple(sorted(texts.items()))
+
+
+def untried(
+    space: Space, composed: Callable[[str], str | None], tried: Container[object], count: int
+) -> dict[str, object] | None:
+    """Return a configuration whose `identity` is not in `tried`, which has `count` of them; None if all are there."""
+    path: list[int] = []
+    """which of its values each parameter has, in the order in which they are drawn"""
+    while True:
+        sizes: list[int] = []
+
+        def suggest(name: str, distribution: BaseDistribution, sizes: list[int] = sizes) -> object:
+            # So many values of a continuous interval that one of them is untried.
+            size = _size(distribution) or count + 1
+            if len(sizes) == len(path):
+                path.append(0)
+            sizes.append(size)
+            return _value_at(distribution, path[len(sizes) - 1], size)
+
+        values = space.draw(suggest, composed)
+        if identity(values) not in tried:
+            return values
+        while path and path[-1] + 1 == sizes[len(path) - 1]:
+            path.pop()
+        if not path:
+            return None
+        path[-1] += 1
+
+
+def _size(distribution: Any) -> int | None:
+    """Return how many values a distribution has; None for a continuous interval."""
+    if isinstance(distribution, CategoricalDistribution):
+        return len(distribution.choices)
+    if distribution.step is None:
+        return None
+    return round((distribution.high - distribution.low) / distribution.step) + 1
+
+
+def _value_at(distribution: Any, place: int, size: int) -> object:
+    """Return one of `size` values of a distribution, in order."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[place]
+    if distribution.step is None:
+        return distribution.low + (distribution.high - distribution.low) * (place + 0.5) / size
+    return distribution.low + place * distribution.step
 
 
 def space_differences(

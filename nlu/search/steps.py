@@ -140,7 +140,7 @@ def standings(
     return [
         _standing(trial, values, sign, is_asking=trial.number == asking, is_busy=trial.number in busy)
         for trial in trials
-        if (values := _values_of(trial)) is not None
+        if (values := values_of(trial)) is not None
     ]
 
 
@@ -191,6 +191,7 @@ def best_so_far(trial: FrozenTrial, *, maximize: bool) -> float:
     return (max if maximize else min)(found, default=math.nan)
 
 
-def _values_of(trial: FrozenTrial) -> Mapping[str, object] | None:
+def values_of(trial: FrozenTrial) -> Mapping[str, object] | None:
+    """Return the parameters of a trial; None before they are drawn."""
     values: Mapping[str, object] | None = trial.user_attrs.get(VALUES) or trial.system_attrs.get(FIXED)
     return values

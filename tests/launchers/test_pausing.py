@@ -248,6 +248,36 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 
+FEW = Space(
+    {"lr": CategoricalDistribution([1e-3, 1e-2]), "model": CategoricalDistribution(["cnn", "bert"])},
+    [Branch("model", "bert", {"dropout": FloatDistribution(0.0, 0.5, step=0.25)})],
+)
+"""two configurations with a cnn, six with bert"""
+
+
+@pytest.mark.parametrize("pruner", ["none", "asha", "freeze_thaw"])
+def test_a_search_over_few_configurations_tries_each_once_however_it_is_killed(tmp_path, killed_at, pruner):
+    options = {"pruner": pruner, "n_trials": 12, "sampler": tpe, "space": FEW, "length": 3}
+    killed_at(math.inf)
+    whole = unbroken(tmp_path, **options)
+    drawn = [(values["lr"], values["model"], values.get("dropout")) for _, _, values, *_ in whole.outcome()]
+    assert sorted(drawn, key=str) == sorted(
+        [(lr, *rest) for lr in (1e-3, 1e-2) for rest in [("cnn", None), *(("bert", d) for d in (0.0, 0.25, 0.5))]],
+        key=str,
+    )
+    writes = killed_at.count()
+    for write in range(1, writes, 29):
+        world = World(tmp_path / f"killed-{write}", **options)
+        world.folder.mkdir()
+        killed_at(write)
+        with pytest.raises(Killed):
+            world.search()
+        channel.answer_here.clear()
+        killed_at(math.inf)
+        world.search()
+        assert world.outcome() == whole.outcome(), f"killed at write {write}"
+
+
 def test_a_paused_trial_continues_only_once_its_job_has_saved_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "ANSWER_POLL_S", 0.002)
     monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)

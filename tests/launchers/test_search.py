@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.few import first
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -47,6 +48,28 @@ def test_every_sampler_draws(tmp_path, sampler):
     )  # fmt: skip
     drawn = [tuple(trial.params.values()) for trial in trials(tmp_path / "s")]
     assert len(set(drawn)) == 4
+
+
+RUNGS = "hydra.sweeper.min_resource=100ex hydra.sweeper.max_resource=400ex"
+EACH_ONCE = first(3, [
+    "hydra/sweeper/sampler=tpe", "hydra/sweeper/sampler=random hydra.sweeper.use_defaults=true lr=0.1",
+    f"hydra/sweeper/sampler=tpe hydra.sweeper.pruner=asha {RUNGS}",
+    "hydra/sweeper/sampler=grid", "hydra/sweeper/sampler=qmc",
+    "hydra/sweeper/sampler=gp", "hydra/sweeper/sampler=nsgaii", f"hydra.sweeper.pruner=freeze_thaw {RUNGS}",
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", EACH_ONCE)
+def test_a_search_tries_each_configuration_once_and_ends_after_the_last_one(tmp_path, overrides):
+    said = search(
+        tmp_path / "s", "lr=choice(0.1,0.2)", "kind=choice(a,b)", "hydra.sweeper.n_trials=8", *overrides.split()
+    )
+    drawn = [(trial.params.get("lr", 0.1), trial.params["kind"]) for trial in trials(tmp_path / "s")]
+    rates = (0.1,) if "lr=0.1" in overrides else (0.1, 0.2)
+    assert sorted(drawn) == [(rate, kind) for rate in rates for kind in "ab"]
+    assert all(len(runs(tmp_path / "s", number)) >= 1 for number in range(len(drawn)))
+    if "hydra/sweeper/sampler=grid" not in overrides:
+        assert said.count("every configuration has been tried, so no new trial begins") == 1
 
 
 @pytest.mark.thorough
