@@ -19,7 +19,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from nlu.search.sampling import SeededByTrial, stable_seed
 from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import value_at
 from nlu.search.schedulers.scheduler import PAUSING
-from nlu.search.space import Space, suggest
+from nlu.search.space import Space
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("NLU_DATA", ROOT.parent / "shared" / "data")) / "lcbench"
@@ -158,7 +157,7 @@ class Simulation:
 
     def _begun(self, number: int) -> int:
         trial = Trial(self._study, number)
-        values = SPACE.draw(partial(suggest, trial), lambda key: None)
+        values = SPACE.draw(trial._suggest, lambda key: None)
         trial.set_user_attr(steps.VALUES, values)
         self._curves[number] = self._surrogate.curves(self._task, [list(values.values())])[0]  # type: ignore[arg-type]
         return number

@@ -66,7 +66,7 @@ class Steps:
             raise error
 
     def drawn(self, number: int) -> FrozenTrial:
-        """Return a trial with all its values, which are those of no trial before. What a kill cut off is made up for."""
+        """Return a trial with all its values, those of no trial before. What a kill cut off is made up for."""
         trial_id = self._plan.trial_id(number)
         frozen = self._plan.storage.get_trial(trial_id)
         values: dict[str, Any] = frozen.user_attrs.get(steps.VALUES) or self._values(frozen, trial_id)

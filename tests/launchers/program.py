@@ -1,9 +1,9 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process, first step, devices, threads. With dies=true its process dies before it has saved anything. A file named full in the sweep folder makes its disk full,
+time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
 one named away has its mirror not answer, one named away-NUMBER that of a trial. With stops=true it stops after every
-step, its state saved.
+step, its state saved; with dies=true its process dies before it has saved anything.
 """
 
 import json

@@ -20,15 +20,8 @@ from tests.launchers.searches import outcomes, states, study, trials
 from tests.launchers.test_runs import search
 from tests.training.runs import files
 
-<<<<<<< HEAD
 # One of three passes the only rung; the others are paused there.
 THREE = ("optimizer.lr=choice(1e-6,3e-2,1e-2)", "hydra.sweeper.pruner=asha")
-=======
-THREE = (
-    "optimizer.lr=choice(1e-6,3e-2,1e-2)", "trainer.max_duration=40st",
-    "hydra.sweeper.min_resource=25st",
-)  # fmt: skip
->>>>>>> 9806210c (One module for pruners: hyperband, asha, freeze_thaw, none; half of the trials come from a prior; the cost of a search is a line)
 
 
 def checkpoints(folder: Path) -> dict[int, list[str]]:

@@ -368,7 +368,7 @@ def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_s
     # A larger n_trials continues it.
     world.n_trials, world.spec["max_examples"] = 20, 12_000
     world.search()
-    assert len(world.trials()) > 12 and set(state for _, state, *_ in world.outcome()) == {"COMPLETE", "WAITING"}
+    assert len(world.trials()) > 12 and {state for _, state, *_ in world.outcome()} == {"COMPLETE", "WAITING"}
 
 
 def test_a_study_of_the_version_before_whose_paused_trials_are_running_continues(tmp_path, monkeypatch):

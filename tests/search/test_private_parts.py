@@ -9,7 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.trial import TrialState
 
 from nlu.search import optuna_private
-from nlu.search.space import distribution_of, suggest, values_of
+from nlu.search.sampling import SeededByTrial, drawing
+from nlu.search.space import distribution_of, values_of
 from nlu.search.steps import PAUSED_AT
 
 READ_IN = {
@@ -82,9 +83,12 @@ def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
 
 
 @pytest.mark.parametrize("text", OVERRIDES)
-def test_a_value_is_drawn_from_its_distribution_and_is_the_same_when_asked_again(text):
+def test_a_parameter_is_drawn_as_a_trial_of_optuna_draws_it_but_not_written(text):
     distribution = distribution_of(OverridesParser.create().parse_overrides([text])[0])
-    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
-    value = suggest(trial, "x", distribution)
-    assert suggest(trial, "x", distribution) == value and trial.params == {"x": value}
-    assert trial.distributions["x"] == distribution
+    study = optuna.create_study(sampler=SeededByTrial(lambda seed: optuna.samplers.TPESampler(seed=seed), 0))
+    for number in range(12):
+        trial = study.ask()
+        value = drawing(study, study.get_trials()[number], {})("x", distribution)
+        assert trial.params == {}
+        assert value == trial._suggest("x", distribution) and trial.params == {"x": value}
+        study.tell(trial, number % 5)

@@ -138,7 +138,8 @@ class PatientStorage(_Forwarding):
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """Set state and values; returns whether this call did, in any of its attempts.
 
-        It is not an error if an earlier attempt of this call has closed the trial. Only a waiting trial becomes running.
+        It is not an error if an earlier attempt of this call has closed the trial. Only a trial that waits can be set
+        to RUNNING.
         """
         is_repeated = False
 
