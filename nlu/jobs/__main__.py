@@ -4,7 +4,8 @@ python -m nlu.jobs                          jobs below outputs/ that have not en
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
                                             cancel two of them; without numbers all that have not ended
-python -m nlu.jobs outputs/search --stop 3  end a trial of a search for good, while the search goes on
+python -m nlu.jobs outputs/search --stop 3  end a trial of a search for good, while the search goes on;
+                                            without numbers the search itself
 python -m nlu.jobs outputs/grid --log 3     the end of a job's output
 """
 
@@ -57,10 +58,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     action.add_argument(
         "--stop",
-        nargs="+",
+        nargs="*",
         type=at_least(0),
         metavar="NUMBER",
-        help="end these trials of a search for good: they are never continued, and count as pruned; the search goes on",
+        help="end these trials of a search for good, as pruned, while it goes on; without numbers all open ones, "
+        "and the search, which cannot be continued",
     )
     given = parser.parse(arguments)
     if given.folder is None and any(value is not None for value in (given.cancel, given.log, given.forget, given.stop)):
@@ -166,20 +168,19 @@ def _log(row: "Listed") -> int:
 
 def _stop(folder: Path, numbers: Sequence[int]) -> int:
     from nlu.config.words import counted, numbered
-    from nlu.jobs.listing import cancel_jobs
-    from nlu.search.stopping import stop_trials
+    from nlu.search.stopping import end_search, stop_trials
 
-    stopped = stop_trials(folder, numbers)
+    def say(text: str) -> None:
+        print(f"nlu: {text}", file=sys.stderr)
+
+    if not numbers:
+        print(end_search(folder, say))
+        return 0
+    stopped = stop_trials(folder, numbers, say)
     # A number may be given twice.
     if ended := [number for number in dict.fromkeys(numbers) if number not in stopped]:
         stays = "it stays as it is" if len(ended) == 1 else "they stay as they are"
-        print(f"nlu: {numbered('trial', ended)} had ended; {stays}", file=sys.stderr)
-    for number in stopped:
-        try:
-            # Also if no search runs that would do so.
-            cancel_jobs(folder, [number])
-        except (UserError, OSError) as error:
-            print(f"nlu: trial {number}: {error}; its job ends when it reports next", file=sys.stderr)
+        say(f"{numbered('trial', ended)} had ended; {stays}")
     if stopped:
         print(f"stopped {counted(len(stopped), 'trial')} for good: {', '.join(map(str, stopped))}")
     return 0

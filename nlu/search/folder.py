@@ -21,6 +21,8 @@ from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
 ID = "id"
+OVER = "over"
+"""user attribute of a study: a user has ended the search for good"""
 
 
 @contextlib.contextmanager

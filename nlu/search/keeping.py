@@ -61,7 +61,7 @@ class Keeper:
     def __init__(self, study: Study, folder: Path, say: Callable[[str], None]):
         self._study, self._folder, self._say = study, folder, say
         asked = study.user_attrs.get(KEPT, {})
-        self.only_best, self._mirror = asked.get("keep") == ONLY_BEST, asked.get("mirror")
+        self.only_best, self.mirror = asked.get("keep") == ONLY_BEST, asked.get("mirror")
         self._freed: dict[int, bool] = {}
         self._has_complained = False
         self._away_until_s = 0.0
@@ -111,7 +111,7 @@ class Keeper:
     def _free(self, number: int, keeps_best: bool) -> bool:
         """Remove the checkpoints of a trial; returns False if a process holds them."""
         # The mirror first: a launcher that fetches the run meanwhile may bring its checkpoints back.
-        if self._mirror and not free_mirror(f"{self._mirror.rstrip('/')}/{number}", keeps_best=keeps_best):
+        if self.mirror and not free_mirror(f"{self.mirror.rstrip('/')}/{number}", keeps_best=keeps_best):
             return False
         return self._free_here(number, keeps_best)
 

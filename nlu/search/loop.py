@@ -36,13 +36,12 @@ from nlu.search.failures import (
     since,
 )
 from nlu.search.faults import StorageUnavailable, last_line, machine_fault
-from nlu.search.folder import bring_trials_back
-from nlu.search.goals import MEASURED, best_trials
+from nlu.search.folder import OVER, bring_trials_back
+from nlu.search.goals import best_trials
 from nlu.search.keeping import Keeper, note_kept
-from nlu.search.optuna_private import write_constraints
 from nlu.search.plan import SearchPlan
 from nlu.search.slots import REMEDY, Ended
-from nlu.search.stopping import LEFT, WHY, Canceller, outcome_of
+from nlu.search.stopping import LEFT, WHY, Canceller, close, has_outcome, note_stopped, with_outcome
 from nlu.search.storage.holder import Holder
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
@@ -64,9 +63,10 @@ def _result_of(ended: Ended) -> tuple[float | None, str]:
     if ended.failure is not None:
         return None, last_line(ended.failure)
     try:
-        return float(ended.value), ""
+        value = float(ended.value)
     except (TypeError, ValueError):
         return None, f"the job returned {ended.value!r}, but must return a number"
+    return (value, "") if math.isfinite(value) else (None, f"its value is {value}")
 
 
 @dataclass
@@ -122,10 +122,11 @@ class Search:
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
                 raise SystemExit(stopping.exit_code())
-            if self.keeper.only_best:
-                # Their checkpoints go, so that they could not continue.
+            self.holder.require(within_s=0)
+            if self.keeper.only_best or self.is_over:
+                # Their checkpoints go, so that they could not continue, or a user has said that they should not.
                 for frozen in filter(steps.is_paused, self._trials()):
-                    self._end(frozen, LEFT)
+                    self._end(frozen, WHY if self.is_over else LEFT)
             if (line := spent_line(self.plan.spec, examples_of(self._trials()))) is not None:
                 self.board.say(line)
             if self.plan.slots.is_threaded:
@@ -156,6 +157,8 @@ class Search:
     def _loop(self) -> None:
         while stopping.received() is None:
             self.holder.require()
+            if self.is_over:
+                note_stopped(self.plan.study, self._trials())
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
@@ -171,7 +174,14 @@ class Search:
         self.holder.require()
         self.steps.answer(number, self._trials(), self.asked, set(self.running), self.board.say)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a user has ended the search for good."""
+        return OVER in self.holder.attributes
+
     def _remaining(self) -> int:
+        if self.is_over:
+            return len(self.waiting)
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
         return len(self.waiting) + (0 if self.steps.are_all_tried else max(0, self.plan.n_trials - self.asked))
@@ -179,8 +189,9 @@ class Search:
     def _fill(self) -> None:
         slots = self.plan.slots
         while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
-            self.holder.require()
-            if not self._start(number):
+            # Asked now: the trials that were there when a user ended the search are stopped, and this one may be later.
+            self.holder.require(within_s=0)
+            if self.is_over or not self._start(number):
                 # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
                 self.waiting.insert(0, number)
                 break
@@ -189,6 +200,8 @@ class Search:
 
     def _next(self) -> int | None:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
+        if self.is_over:
+            return None
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
         # A new trial could not start either. It is better drawn later, when the sampler has seen more results.
@@ -212,7 +225,7 @@ class Search:
     def _start(self, number: int) -> bool:
         """Launch the job of a trial, or close the trial if it has an outcome; False if it must wait for GPUs."""
         frozen = self.steps.drawn(number)
-        if OUTCOME in frozen.user_attrs and self._is_current(frozen):
+        if has_outcome(frozen):
             self._close(frozen)
             return True
         if steps.is_stopped(frozen):
@@ -250,7 +263,7 @@ class Search:
         launches = list(iter(self.plan.slots.next_ended, None))
         # A job writes its outcome before its launch ends, so reading the trials afterwards misses none.
         for frozen in self._trials():
-            if frozen.number in self.running and self._is_current(frozen):
+            if frozen.number in self.running and has_outcome(frozen):
                 self._close(frozen)
             elif steps.is_stopped(frozen):
                 self._stop(frozen)
@@ -274,14 +287,8 @@ class Search:
 
     def _end(self, frozen: FrozenTrial, why: str) -> None:
         """Close a trial without a job as pruned."""
-        number = frozen.number
-        self.waiting = [other for other in self.waiting if other != number]
-        self._set(number, OUTCOME, outcome_of(frozen, why, maximize=self.plan.direction == "maximize"))
-        self._close(self._frozen(number))
-
-    @staticmethod
-    def _is_current(frozen: FrozenTrial) -> bool:
-        return frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= frozen.user_attrs.get(ATTEMPT, 0)
+        self.waiting = [other for other in self.waiting if other != frozen.number]
+        self._close(with_outcome(self.plan.study, frozen, why))
 
     def _close(self, frozen: FrozenTrial) -> None:
         """Tell the study the result of a trial, or start it again if it failed and has retries left."""
@@ -290,20 +297,14 @@ class Search:
         self.running.pop(number, None)
         self.plan.slots.freed(number)
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
-        if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
-            outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
-        measured = frozen.user_attrs.get(MEASURED, {})
-        violations = self.plan.goals.violations(measured)
-        write_constraints(self.plan.storage, self.plan.trial_id(number), violations)
         self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
-        if outcome["state"] == COMPLETE:
-            values = [outcome["value"], *(measured[name] for name in self.plan.goals.objectives)]
-            self._tell(number, state=TrialState.COMPLETE, values=values)
-        elif outcome["state"] == PRUNED:
-            self._tell(number, state=TrialState.PRUNED)
-        else:
+        if outcome["state"] == FAILED:
             self._failed(frozen, outcome)
             return
+        close(self.plan.study, frozen)
+        if steps.STOP in frozen.user_attrs:
+            # All trials may be stopped, with their search.
+            self.holder.require(within_s=0)
         self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
         self._update_files()
 
@@ -322,7 +323,7 @@ class Search:
             self.waiting.insert(0, number)
             return
         # Before an error that ends the search, so that the trial is not started again when the search continues.
-        self._tell(number, state=TrialState.FAIL)
+        close(self.plan.study, frozen)
         self._update_files()
         if self.plan.settings["on_failure"] == "stop":
             raise FailuresEndSearch(
@@ -416,12 +417,6 @@ class Search:
     def _place_of(self, frozen: FrozenTrial) -> list[Any]:
         return place_of(frozen, self.plan.folder / str(frozen.number), self.command)
 
-    def _tell(self, number: int, **what: Any) -> None:
-        # Optuna closes no trial that waits, as one does that was paused and is then stopped, or fails as it saves.
-        if self._frozen(number).state == TrialState.WAITING:
-            self.plan.storage.set_trial_state_values(self.plan.trial_id(number), TrialState.RUNNING)
-        self.plan.study.tell(number, skip_if_finished=True, **what)
-
     def _trials(self) -> list[FrozenTrial]:
         return self.plan.study.get_trials(deepcopy=False)
 
@@ -447,8 +442,12 @@ class Search:
         sys.stdout.flush()
 
     def require_an_end(self) -> None:
-        """Exit with status 1 if no trial is complete, or a table or figure is not written: a script would miss it."""
-        if (problem := none_completed(self._trials())) is not None:
+        """Exit with status 1 if no trial is complete, or a table or figure is not written: a script would miss it.
+
+        A user who has ended the search expects no complete trial.
+        """
+        problem = None if self.is_over else none_completed(self._trials())
+        if problem is not None:
             print_error(problem)
         if problem is not None or not self.is_summarized:
             raise SystemExit(1)

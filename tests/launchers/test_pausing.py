@@ -77,7 +77,7 @@ class World:
             overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
-        Search(plan, SimpleNamespace(require=require)).run()
+        Search(plan, SimpleNamespace(require=lambda within_s=None: require(), attributes={})).run()
 
     def trials(self):
         return optuna.load_study(study_name="s", storage=open_storage(storage_url(None, self.folder))).get_trials()

@@ -1,12 +1,18 @@
-"""One trial is stopped for good while its search goes on, or between two commands of it: `nlu.jobs FOLDER --stop`."""
+"""A trial, or the whole search, is ended for good while it runs, or between two commands: `nlu.jobs FOLDER --stop`."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 
 from nlu.jobs.__main__ import main as jobs_main
+from nlu.search.channel import COMPLETE, TrialChannel
+from nlu.search.folder import keep
+from nlu.search.keeping import note_kept
+from nlu.search.stopping import end_search
+from nlu.search.storage.opening import open_storage, storage_url
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -93,3 +99,53 @@ def test_a_trial_that_runs_in_the_process_of_its_search_ends_at_its_next_report(
         process.kill()
     assert states(folder) == ["PRUNED"] * 2 and process.returncode == 1, said
     assert all(trial.last_step < 10_000 for trial in trials(folder))
+
+
+@pytest.mark.parametrize("where", [(), pytest.param(LOCAL, marks=pytest.mark.thorough)], ids=["here", "local"])
+def test_a_search_that_is_over_ends_its_jobs_closes_all_trials_and_ends_well(tmp_path, capsys, where):
+    folder, own = tmp_path / "s", (DRAWN, *where, "hydra.sweeper.n_trials=9", "steps=100", "step_s=0.2")
+    process = start(folder, *own)
+    try:
+        until(lambda: has_stepped(folder, 0))
+        assert jobs_main([str(folder), "--stop"]) == 0
+        assert "is over: the command that runs it ends" in capsys.readouterr().out
+        said = process.communicate(timeout=300)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert set(states(folder)) == {"PRUNED"} and len(states(folder)) <= 2 and "summary/trials.tsv" in said
+    assert all((trial.last_step or 0) < 10_000 for trial in trials(folder))
+
+
+def test_paused_trials_of_a_search_that_is_over_are_closed_while_none_runs(tmp_path, capsys):
+    folder = tmp_path / "s"
+    own = (DRAWN, "hydra.sweeper.pruner=asha", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex")
+    search(folder, *own, "hydra.sweeper.n_trials=4")
+    before = trials(folder)
+    paused = [trial.number for trial in before if not trial.state.is_finished()]
+    assert len(paused) == 3
+    for said in (f"trials {paused[0]}, {paused[1]} and {paused[2]} closed as pruned", "is over; python -m nlu.report"):
+        assert jobs_main([str(folder), "--stop"]) == 0
+        assert said in capsys.readouterr().out
+    for trial, now in zip(before, trials(folder), strict=True):
+        assert now.state.name == ("PRUNED" if trial.number in paused else "COMPLETE")
+        assert outcomes(folder)[trial.number]["value"] == max(now.intermediate_values.values())
+
+
+def test_the_end_of_a_search_takes_outcomes_as_they_are_and_keeps_what_the_search_keeps(tmp_path):
+    url = storage_url(None, tmp_path)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    for number in range(2):
+        study.ask()
+        (tmp_path / str(number) / "checkpoints" / "best-1").mkdir(parents=True)
+    keep(tmp_path, "s", url, "id")
+    note_kept(study, "best", None)
+    # Its job ended well after the search was killed; the other one has only begun.
+    TrialChannel(url, "s", 0).finish(COMPLETE, tmp_path / "0", value=0.75)
+    end_search(tmp_path, pytest.fail)
+    assert [(trial.state.name, trial.value) for trial in trials_of(study)] == [("COMPLETE", 0.75), ("PRUNED", None)]
+    assert [(tmp_path / str(number) / "checkpoints").exists() for number in range(2)] == [True, False]
+
+
+def trials_of(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name="s", storage=study._storage).get_trials()

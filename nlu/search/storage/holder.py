@@ -43,15 +43,15 @@ class Holder:
         self._storage, self._name, self._take = storage, study, take
         self._study_id = storage.get_study_id_from_name(study)
         self._own = own_writer()
-        # A search of the version before recognizes the holder by this key, and ends.
-        self._own["holder"] = self._own["id"]
         self._asked_s = -math.inf
+        self.attributes: Mapping[str, Any] = {}
+        """the user attributes of the study, as of the last check"""
 
     def __enter__(self) -> Holder:
         """Become the holder. Raises UserError if another search may be running the study."""
         there = self._there()
-        over = self._storage.get_study_user_attrs(self._study_id).get(OVER)
-        if there and not (self._take or there["holder"] == over or may_follow(self._own, there)):
+        is_over = there.get("id") == self.attributes.get(OVER)
+        if there and not (self._take or is_over or may_follow(self._own, there)):
             raise self._refusal(there)
         # Written and then read: of two searches that write at the same moment, the first one finds the second.
         self._storage.set_study_user_attr(self._study_id, HOLDER, self._own)
@@ -63,27 +63,27 @@ class Holder:
         if isinstance(error, StorageUnavailable) or self._asked_s == -math.inf:
             return
         try:
-            self._storage.set_study_user_attr(self._study_id, OVER, self._own["holder"])
+            self._storage.set_study_user_attr(self._study_id, OVER, self._own["id"])
         except StorageUnavailable as unavailable:
             log.warning("the end of the search is not noted in the study %s: %s", self._name, unavailable)
 
-    def require(self) -> None:
-        """Raise UserError if another search has become the holder."""
-        if elapsed_s() - self._asked_s > CHECKED_FOR_S:
+    def require(self, within_s: float | None = None) -> None:
+        """Raise UserError if another search has become the holder; the last check counts for `within_s` seconds."""
+        if elapsed_s() - self._asked_s > (CHECKED_FOR_S if within_s is None else within_s):
             self._require_own()
 
     def _require_own(self) -> None:
         asked_s, self._asked_s = elapsed_s(), -math.inf
-        if (there := self._there()).get("holder") != self._own["holder"]:
+        if (there := self._there()).get("id") != self._own["id"]:
             raise self._refusal(there)
         self._asked_s = asked_s
 
     def _there(self) -> Mapping[str, Any]:
-        return self._storage.get_study_user_attrs(self._study_id).get(HOLDER) or {}
+        self.attributes = self._storage.get_study_user_attrs(self._study_id)
+        return self.attributes.get(HOLDER) or {}
 
     def _refusal(self, there: Mapping[str, Any]) -> UserError:
-        # The version before called the number of the process otherwise.
-        whose = f"process {there.get('pid', there.get('process'))} on {there['host']}" if there else "another process"
+        whose = f"process {there['pid']} on {there['host']}" if there else "another process"
         return UserError(
             f"the study {self._name} is run by {whose}; wait for that search or stop it; if it is gone for good, add "
             "--take to the same command (+take=true to a program of another package); or set "
