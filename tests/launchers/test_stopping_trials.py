@@ -113,7 +113,7 @@ def test_a_search_that_is_over_ends_its_jobs_closes_all_trials_and_ends_well(tmp
     finally:
         process.kill()
     assert process.returncode == 0, said
-    assert set(states(folder)) == {"PRUNED"} and len(states(folder)) <= 2 and "summary/trials.tsv" in said
+    assert set(states(folder)) == {"PRUNED"} and len(states(folder)) <= 2 and "summary/index.html" in said
     assert all((trial.last_step or 0) < 10_000 for trial in trials(folder))
 
 
