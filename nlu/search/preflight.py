@@ -36,14 +36,10 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Dir
 
     Raises UserError if `asked` differs from it, or if trials have different metrics.
     """
-    metrics: dict[str, Direction] = {}
-    for config in configs:
-        task = facts_of(config["task"]["_target_"])
-        metric = config["trainer"]["major_metric"] or task["default_metric"]
-        metrics[metric] = "minimize" if own_name(metric) in task["lower_is_better"] else "maximize"
-    if len(metrics) > 1:
+    if len(metrics := dict.fromkeys(metrics_of_trials([config])[0] for config in configs)) > 1:
         raise UserError(f"trials would be measured by {' and '.join(metrics)}; set trainer.major_metric to one of them")
-    ((metric, direction),) = metrics.items()
+    metric, known = metrics_of_trials(configs)
+    direction: Direction = "maximize" if known[metric] else "minimize"
     if asked is not None and asked != direction:
         raise UserError(
             f"hydra.sweeper.direction is {asked}, but {metric} is better when it is "

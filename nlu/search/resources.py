@@ -1,7 +1,6 @@
 """The lengths of trials in examples seen: the resources of the pruner, the cost of a search, and checks of both."""
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from nlu.config.checks.values import value_problem
@@ -23,10 +22,9 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
     ]
     if settings.get("max_examples") is not None and not pauses(settings) and pruner_name(settings) in NAMES:
         # In place of what is wrong with its value, which leaving it out corrects too.
-        and_value = ", and a duration such as 30ep" if found.pop() else ""
-        found.append(
+        found[-1] = (
             f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
-            f"leave it out, or set {KEY}{and_value}"
+            f"leave it out, or set {KEY}"
         )
     if settings["reduction_factor"] < 2:
         found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
@@ -98,13 +96,13 @@ def _resources(
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
     # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
-    first = min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples)) if configs else 0
+    first = min(_lengths("trainer.eval_interval", _first_evaluation, configs, num_examples)) if configs else 0
     least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples)) if low else first
-    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
+    most = max(_lengths("hydra.sweeper.max_resource", high or _whole_run, configs, num_examples))
     if least <= first:
         # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
         least = min(first, most)
-    whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples)) if configs else most
+    whole = max(_lengths("trainer.max_duration", _whole_run, configs, num_examples)) if configs else most
     if most != whole and pauses(settings):
         raise UserError(
             f"hydra.sweeper.max_resource is {high}, {most:,} examples, but a trial has {whole:,}, and "
@@ -115,44 +113,26 @@ def _resources(
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
-    # Reduced by at most a few examples, so that a ratio that is a power of the factor keeps its last rung.
-    least = min(least, most // factor ** _rungs_meant(factor, configs, least, most))
     return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
 
 
-def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
-    """Return how often min_resource can be multiplied by the factor without exceeding max_resource by more than a step.
-
-    If the last step of an epoch is short, a run has a few examples less than its steps suggest. A ratio of 27 that is
-    slightly reduced by this must not lose its last rung.
-    """
-    step = max((_step_examples(config["trainer"]) or 0 for config in configs), default=0)
-    # If a run is hardly longer than a step, the tolerance of a step must not add a rung.
-    ratio = Fraction(most + step if step * factor <= least else most, least)
-    count = 0
-    while ratio >= factor:
-        ratio, count = ratio / factor, count + 1
-    return count
-
-
-def first_evaluation(trainer: Mapping[str, Any]) -> Any:
+def _first_evaluation(trainer: Mapping[str, Any]) -> str:
+    """Return the key that says when a trial is first scored."""
     # Evaluations within a warm-up may come earlier, but are too few to compare trials.
     if trainer.get("eval_warmup") is not None:
-        return trainer["eval_warmup"]
-    return evaluation_interval(trainer)
+        return "eval_warmup"
+    return "max_duration" if parse_interval(trainer["eval_interval"]) is None else "eval_interval"
 
 
-def evaluation_interval(trainer: Mapping[str, Any]) -> Any:
-    interval = trainer["eval_interval"]
-    return interval if parse_interval(interval) is not None else trainer["max_duration"]
-
-
-def whole_run(trainer: Mapping[str, Any]) -> Any:
-    return trainer["max_duration"]
+def _whole_run(trainer: Mapping[str, Any]) -> str:
+    return "max_duration"
 
 
 def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[int]:
-    """Return a duration in examples seen under each configuration, rounded down to whole examples."""
+    """Return a duration in examples seen under each configuration, rounded down to whole examples.
+
+    `value` is the duration of `key`, or a function that returns the key of a trainer that has it.
+    """
     # A program of another package: its trials report examples, but nothing is known of its data.
     if not configs or num_examples is None:
         duration = parse_duration(value)
@@ -162,10 +142,9 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
     found = []
     for config in configs:
         trainer = config["trainer"]
-        written = value(trainer) if callable(value) else value
+        own = value(trainer) if callable(value) else None
+        name, written = (key, value) if own is None else (f"trainer.{own}", trainer[own])
         if (step := _step_examples(trainer)) is None and str(written).endswith("st"):
-            named = ("eval_warmup", "eval_interval", "max_duration") if callable(value) else ()
-            name = next((f"trainer.{each}" for each in named if trainer.get(each) == written), key)
             raise UserError(
                 f"{name} is {written}, but a search compares trials by examples, and how many a step has is not known "
                 "before with trainer.batch_tokens or trainer.batch_size=auto; write it in ep or ex"
@@ -173,7 +152,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
         # Lengths in epochs and examples are not rounded to whole steps where their examples are not known.
         clock = Clock(num_examples, step or 1)
         # A trial with folds or seeds reports the examples of all its runs, one after another.
-        parts = num_repeats(config) if value is whole_run else 1
+        parts = num_repeats(config) if value is _whole_run else 1
         found.append(clock.least_examples(parse_duration(written), parts))
     return found
 

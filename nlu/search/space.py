@@ -1,11 +1,10 @@
 """The search space: sweep overrides as distributions of Optuna, some of them conditional.
 
-The grammar is that of Hydra, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
-`tag(log, interval(1e-5, 1e-3))`. That package converts sweeps in a private module; a test compares its result with this
-one. Only here, a sweep may have a prior, the value that the user believes to be good: `tag(interval(0,1), prior=0.3)`.
+The grammar is that of Hydra, read by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
+`tag(log, interval(1e-5, 1e-3))`. Only here, a sweep may have a prior, the value that the user believes to be good:
+`tag(interval(0,1), prior=0.3)`.
 """
 
-import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -13,8 +12,11 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
+from hydra.core.override_parser.types import Glob, Override, RangeSweep, Transformer
 from hydra.errors import HydraException, OverrideParseException
+
+# A private module, but the one that the configurations of its samplers name.
+from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -24,6 +26,7 @@ from optuna.distributions import (
 )
 
 from nlu.config.checks.reading import PRIOR, grammar_problem, quoted
+from nlu.search.schedulers.encoding import contains
 
 
 def distribution_of(override: Override) -> BaseDistribution:
@@ -33,48 +36,10 @@ def distribution_of(override: Override) -> BaseDistribution:
     as in Hydra. `interval` becomes all numbers between its ends, or all integers if both ends are integers, and with
     `tag(log, ...)` is logarithmic. Raises ValueError for an empty sweep.
     """
-    value = override.value()
-    if isinstance(value, IntervalSweep):
-        return _interval(value)
-    if isinstance(value, RangeSweep) and not (value.shuffle or value.transformers):
-        return _range(value) or _choices(override)
-    return _choices(override)
-
-
-def _choices(override: Override) -> BaseDistribution:
-    choices: list[Any] = list(override.sweep_iterator(transformer=Transformer.encode))
-    for choice in choices:
-        if not isinstance(choice, str | int | float | bool | None):
-            raise ValueError(f"{choice!r} is not a single value")
-    return CategoricalDistribution(choices)
-
-
-def _range(value: RangeSweep) -> BaseDistribution | None:
-    """Return the steps of a range; None if floating-point numbers cannot represent them exactly."""
-    if value.start is None or value.stop is None or not value.step:
-        raise ValueError("the range lacks an end, or its step is 0")
-    # In decimals: in binary, 0.1 + 0.2 is not 0.3, and a range could lose or gain a value at its end.
-    start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
-    count = math.ceil((stop - start) / step)
-    if count <= 0:
-        raise ValueError("the range holds no value")
-    low, high = sorted((start, start + (count - 1) * step))
-    if all(isinstance(number, int) for number in (value.start, value.stop, value.step)):
-        return IntDistribution(int(low), int(high), step=int(abs(step)))
-    ends = float(low), float(high), float(abs(step))
-    is_exact = tuple(Decimal(str(end)) for end in ends) == (low, high, abs(step))
-    # Two neighbouring steps must not round to the same number.
-    is_apart = low == high or max(math.ulp(ends[0]), math.ulp(ends[1])) <= ends[2]
-    return FloatDistribution(ends[0], ends[1], step=ends[2]) if is_exact and is_apart else None
-
-
-def _interval(value: IntervalSweep) -> BaseDistribution:
-    low, high, is_log = value.start, value.end, "log" in value.tags
-    if low is None or high is None:
-        raise ValueError("the interval lacks an end")
-    if isinstance(low, int) and isinstance(high, int):
-        return IntDistribution(low, high, log=is_log)
-    return FloatDistribution(float(low), float(high), log=is_log)
+    if isinstance(override.value(), Glob):
+        return CategoricalDistribution(list[Any](override.sweep_iterator(transformer=Transformer.encode)))
+    found: BaseDistribution = create_optuna_distribution_from_override(override)
+    return found
 
 
 def values_of(distribution: BaseDistribution) -> list[object] | None:
@@ -126,17 +91,15 @@ class Space:
     ) -> dict[str, object]:
         """Return a value for each parameter of one trial. `composed(key)` is the value of a key that is not drawn."""
         values = {name: suggest(name, distribution) for name, distribution in self.params.items()}
-        waiting, progress = list(self.branches), True
-        while progress:
-            progress = False
-            # In rounds, because the key of a branch may be drawn by another one that was written after it. Branches
-            # that wait for each other are never drawn.
-            for branch in list(waiting):
-                # The key of a branch may be a parameter of a later branch; if no branch draws it, it is composed.
-                if branch.key not in values and any(branch.key in other.params for other in waiting):
-                    continue
+        waiting = list(self.branches)
+        # In rounds, because the key of a branch may be drawn by another one; if none draws it, it is composed. Branches
+        # that wait for each other are never drawn.
+        while ready := [
+            branch for branch in waiting
+            if branch.key in values or not any(branch.key in other.params for other in waiting)
+        ]:  # fmt: skip
+            for branch in ready:
                 waiting.remove(branch)
-                progress = True
                 held = written(values[branch.key]) if branch.key in values else composed(branch.key)
                 if held is not None and bare(held) == bare(branch.value):
                     for name, distribution in branch.params.items():
@@ -201,17 +164,13 @@ def space_of(
     problems: list[str] = []
     space = Space(parser=OverridesParser.create(config_loader=loader))
     for name, value in (params or {}).items():
-        _add(space, f"{name}={_as_override(value)}", problems, f"{PARAMS}.{name}")
+        _add(space, f"{name}={written(value)}", problems, f"{PARAMS}.{name}")
     for condition, branch in (when or {}).items():
         _add_branch(space, str(condition), branch, problems)
     for argument in arguments:
         _add(space, argument, problems)
     _check_branches(space, problems)
     return space, problems
-
-
-def _as_override(value: object) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
@@ -244,21 +203,6 @@ def _add(space: Space, text: str, problems: list[str], where: str | None = None)
 
 def _distribution(override: Override, where: str, problems: list[str]) -> BaseDistribution | None:
     value = override.value()
-    if isinstance(value, IntervalSweep) and value.start is not None and value.end is not None:
-        if value.start > value.end:
-            problems.append(
-                f"{where}: the interval runs from {value.start} down to {value.end}; write the lower end first"
-            )
-            return None
-        if value.start == value.end:
-            problems.append(
-                f"{where}: both ends of the interval are {value.start}; write choice({value.start}) for one value, or "
-                "an interval with two different ends; a search that began so needs another hydra.sweep.dir"
-            )
-            return None
-        if "log" in value.tags and value.start <= 0:
-            problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
-            return None
     if isinstance(value, RangeSweep) and "log" in value.tags and (numbers := list(value.range())):
         drawn = f"tag(log,int(interval({min(numbers)},{max(numbers)})))"
         problems.append(f"{where}: a range is never logarithmic; write '{override.get_key_element()}={drawn}'")
@@ -286,25 +230,16 @@ def _add_prior(
 def value_within(distribution: BaseDistribution, value: object) -> Any:
     """Return a value, perhaps a text, as the distribution would draw it. Raises ValueError if it never would."""
     text = bare(written(value))
+    number = _number(text)
     if isinstance(distribution, CategoricalDistribution):
-        for choice in distribution.choices:
-            if bare(written(choice)) == text:
-                return choice
+        same = [choice for choice in distribution.choices if bare(written(choice)) == text]
         # 1e-4 and 0.0001 are one number.
-        for choice in distribution.choices:
-            if _number(choice) is not None and _number(choice) == _number(text):
-                return choice
-        raise ValueError(f"which is not in {shown(distribution)}")
-    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
-    if (number := _number(text)) is None:
-        raise ValueError(f"which is not a number of {shown(distribution)}")
-    low, high, step = distribution.low, distribution.high, distribution.step
-    # The ends first: what is not finite is at no step.
-    if not low <= number <= high or (
-        step is not None and not math.isclose((number - low) / step, round((number - low) / step), abs_tol=1e-9)
-    ):
-        raise ValueError(f"which is not in {shown(distribution)}")
-    return int(number) if isinstance(distribution, IntDistribution) else number
+        same += [choice for choice in distribution.choices if number is not None and _number(choice) == number]
+        if same:
+            return same[0]
+    elif number is not None and contains(distribution, number):
+        return int(number) if isinstance(distribution, IntDistribution) else number
+    raise ValueError(f"which is not in {shown(distribution)}")
 
 
 def _number(value: object) -> float | None:
@@ -327,7 +262,7 @@ def _add_branch(space: Space, condition: str, branch: object, problems: list[str
         return
     inner = Space(parser=space.parser)
     for name, text in branch.items():
-        _add(inner, f"{name}={_as_override(text)}", problems, f"{where}.{name}")
+        _add(inner, f"{name}={written(text)}", problems, f"{where}.{name}")
     problems += [
         f"{where}: {fixed} is not a sweep; write choice(...), range(...) or interval(...)" for fixed in inner.fixed
     ]

@@ -73,7 +73,7 @@ ALSO_WRONG = [
         "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'",
     ),
     (["model=choice(bert_tiny,甲)"], "model=甲: unknown choice"),
-    (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
+    (["optimizer.lr=tag(log,interval(0,0.1))"], "`low > 0` must hold for `log=True`"),
     ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
     ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
     ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),

@@ -6,6 +6,8 @@ from pathlib import Path
 import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from nlu.search import optuna_private
@@ -72,19 +74,27 @@ OVERRIDES = [
 ]  # fmt: skip
 
 
+def read(text: str) -> BaseDistribution:
+    return distribution_of(OverridesParser.create().parse_overrides([text])[0])
+
+
+def test_hydras_own_sweeper_reads_sweeps_as_documented():
+    assert read("x=1,2.5,null") == CategoricalDistribution([1, 2.5, "null"])
+    assert read("x=range(4,0,-2)") == IntDistribution(2, 4, step=2)
+    assert read("x=range(0,1,0.1)") == FloatDistribution(0.0, 0.9, step=0.1)
+    assert read("x=float(range(1,4))") == CategoricalDistribution([1.0, 2.0, 3.0])
+    assert read("x=tag(log,int(interval(1,8)))") == IntDistribution(1, 8, log=True)
+
+
 @pytest.mark.parametrize("text", OVERRIDES)
-def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
-    theirs = pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl")
-    (override,) = OverridesParser.create().parse_overrides([text])
-    found = distribution_of(override)
-    assert found == theirs.create_optuna_distribution_from_override(override)
-    if (values := values_of(found)) is not None:
-        assert values == list(theirs.OptunaSweeperImpl._to_grid_sampler_choices(found))
+def test_a_grid_has_the_values_that_hydras_own_sweeper_gives_it(text):
+    if (values := values_of(read(text))) is not None:
+        assert values == list(OptunaSweeperImpl._to_grid_sampler_choices(read(text)))
 
 
 @pytest.mark.parametrize("text", OVERRIDES)
 def test_a_parameter_is_drawn_as_a_trial_of_optuna_draws_it_but_not_written(text):
-    distribution = distribution_of(OverridesParser.create().parse_overrides([text])[0])
+    distribution = read(text)
     study = optuna.create_study(sampler=SeededByTrial(lambda seed: optuna.samplers.TPESampler(seed=seed), 0))
     for number in range(12):
         trial = study.ask()

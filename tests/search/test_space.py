@@ -33,17 +33,9 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
 @pytest.mark.parametrize(
     ("params", "when", "arguments", "said"),
     [
-        ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
-        (
-            None,
-            None,
-            ["a=interval(0.1,0.1)"],
-            r"a=interval\(0.1,0.1\): both ends of the interval are 0.1; write "
-            r"choice\(0.1\) for one value, or an interval with two different ends; a search that began so "
-            "needs another hydra.sweep.dir",
-        ),
-        (None, None, ["a=tag(log,int(interval(3.2,3.9)))"], r"both ends of the interval are 3; write choice\(3\)"),
-        (None, None, ["a=range(1,1)"], "the range holds no value"),
+        ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: `low <= high` must hold.*; write choice"),
+        (None, None, ["a=tag(log,interval(0,1))"], "`low > 0` must hold for `log=True`"),
+        (None, None, ["a=range(1,1)"], "must contain at least one value"),
         (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
         (None, {"a": {"b": "choice(1)"}}, [], "is not a condition; write KEY=VALUE"),
         (None, {"a=1": {"b": 3}}, [], "b=3 is not a sweep"),
