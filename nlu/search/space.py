@@ -42,12 +42,12 @@ def distribution_of(override: Override) -> BaseDistribution:
     return found
 
 
-def values_of(distribution: BaseDistribution) -> list[object] | None:
-    """Return every value of a distribution, in order; None if they cannot be listed."""
+def values_of(distribution: BaseDistribution) -> Sequence[object] | None:
+    """Return every value of a distribution, in order; None for a continuous interval."""
     if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
+        return distribution.choices
     if isinstance(distribution, IntDistribution):
-        return None if distribution.log else list(range(distribution.low, distribution.high + 1, distribution.step))
+        return range(distribution.low, distribution.high + 1, distribution.step)
     if not isinstance(distribution, FloatDistribution) or distribution.step is None:
         return None
     low, high, step = (Decimal(str(number)) for number in (distribution.low, distribution.high, distribution.step))
@@ -210,7 +210,8 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
     try:
         return distribution_of(override)
     except (ValueError, HydraException) as error:
-        problems.append(f"{where}: {error}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
+        reason = str(error).removesuffix(".")
+        problems.append(f"{where}: {reason}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
         return None
 
 
@@ -307,7 +308,7 @@ def grid_problems(space: Space) -> list[str]:
 
 def grid_values(space: Space) -> dict[str, list[object]]:
     """Return the values of each parameter of a space without `grid_problems`."""
-    return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
+    return {name: list(values_of(distribution) or ()) for name, distribution in space.params.items()}
 
 
 def identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
@@ -325,13 +326,16 @@ def untried(
     while True:
         sizes: list[int] = []
 
-        def suggest(name: str, distribution: BaseDistribution, sizes: list[int] = sizes) -> object:
+        def suggest(name: str, distribution: Any, sizes: list[int] = sizes) -> object:
+            listed = values_of(distribution)
             # So many values of a continuous interval that one of them is untried.
-            size = _size(distribution) or count + 1
-            if len(sizes) == len(path):
+            sizes.append(count + 1 if listed is None else len(listed))
+            if len(sizes) > len(path):
                 path.append(0)
-            sizes.append(size)
-            return _value_at(distribution, path[len(sizes) - 1], size)
+            place = path[len(sizes) - 1]
+            if listed is not None:
+                return listed[place]
+            return distribution.low + (distribution.high - distribution.low) * (place + 0.5) / sizes[-1]
 
         values = space.draw(suggest, composed)
         if identity(values) not in tried:
@@ -341,24 +345,6 @@ def untried(
         if not path:
             return None
         path[-1] += 1
-
-
-def _size(distribution: Any) -> int | None:
-    """Return how many values a distribution has; None for a continuous interval."""
-    if isinstance(distribution, CategoricalDistribution):
-        return len(distribution.choices)
-    if distribution.step is None:
-        return None
-    return round((distribution.high - distribution.low) / distribution.step) + 1
-
-
-def _value_at(distribution: Any, place: int, size: int) -> object:
-    """Return one of `size` values of a distribution, in order."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[place]
-    if distribution.step is None:
-        return distribution.low + (distribution.high - distribution.low) * (place + 0.5) / size
-    return distribution.low + place * distribution.step
 
 
 def space_differences(

@@ -30,7 +30,7 @@ def refused(folder, *overrides: str) -> str:
 
 WRONG = [
     ([LR, "trainer.stop_after=1ep"], "trainer.stop_after is 1ep, but a trial that stops there has no result"),
-    (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
+    (["optimizer.lr=interval(0.2,0.1)"], "`low <= high` must hold, but got (low=0.2, high=0.1); write choice"),
     ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
     ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
     (
@@ -106,7 +106,7 @@ TOGETHER = [
          "hydra.sweeper.n_jobs=0", "model.head_dropout=interval(0.3,0.1)", "optimizer.epsilon=interval(-1,1e-8)"],
         ["trainer.batchsize: unknown key", 'hydra.sweeper.n_trials is "abc" but must be an integer',
          "optimizer.weight_decay is -1 but must be a number >= 0", "hydra.sweeper.n_jobs is 0 but must be >= 1",
-         "the interval runs from 0.3 down to 0.1", "optimizer.epsilon: unknown key"],
+         "`low <= high` must hold, but got (low=0.3, high=0.1)", "optimizer.epsilon: unknown key"],
     ),
     # Nothing else is drawn.
     (["optimizer.lr=interval(a,b)"], ["nlu: error: optimizer.lr=interval(a,b) cannot be read"]),
@@ -121,7 +121,7 @@ TOGETHER = [
     # Hydra refuses none.
     (
         ["optimizer.lr=interval(0.2,0.1)", "hydra.sweeper.n_jobs=0", "optimizer.weight_decay=-1"],
-        ["the interval runs from 0.2 down to 0.1", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
+        ["`low <= high` must hold, but got (low=0.2, high=0.1); write choice", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
     ),
     (
         ["optimizer.lr=interval(0.5,1)", "hydra.sweeper.n_jobs=0", "hydra.sweeper.objectives=[beauty]",

@@ -89,7 +89,7 @@ def test_hydras_own_sweeper_reads_sweeps_as_documented():
 @pytest.mark.parametrize("text", OVERRIDES)
 def test_a_grid_has_the_values_that_hydras_own_sweeper_gives_it(text):
     if (values := values_of(read(text))) is not None:
-        assert values == list(OptunaSweeperImpl._to_grid_sampler_choices(read(text)))
+        assert list(values) == list(OptunaSweeperImpl._to_grid_sampler_choices(read(text)))
 
 
 @pytest.mark.parametrize("text", OVERRIDES)
