@@ -185,7 +185,7 @@ class Simulation:
         if until == EPOCHS:
             self._study.tell(number, float(self._curves[number].max()))
         else:
-            self._storage.set_trial_system_attr(number, steps.PAUSED_AT, until)
+            self._storage.set_trial_system_attr(number, *steps.pause_of(until, self.steps))
             self._asking = number
 
 

@@ -249,21 +249,11 @@ class TrialChannel:
 
         A trial that has been closed, or that a newer job has claimed, is not changed.
         """
-        outcome = {
-            "state": state,
-            "attempt": self.attempt,
-            "value": value,
-            "examples": examples,
-            "sd": sd,
-            "wall_s": self.wall_s,
-            "ended_s": time.time(),
-            "folder": str(folder),
-            "error": error,
-            "log": str(log_file) if log_file else None,
-        }
         if measured:
             self._write(MEASURED, dict(measured))
-        self._write(OUTCOME, outcome)
+        known = {"value": value, "examples": examples, "sd": sd, "folder": str(folder), "error": error}
+        log_name = str(log_file) if log_file else None
+        self._write(OUTCOME, outcome_now(state, self.attempt, wall_s=self.wall_s, log=log_name, **known))
 
     def give_back(self, fault: str) -> None:
         """Leave the trial to another launch, because of a fault of this machine."""
@@ -298,6 +288,12 @@ class TrialChannel:
 
     def _set(self, name: str, value: object) -> None:
         self._storage.set_trial_user_attr(self._id, name, value)
+
+
+def outcome_now(state: str, attempt: int, **known: object) -> dict[str, Any]:
+    """Return what OUTCOME holds of a trial that has ended now; what is not `known` is None."""
+    names = ("value", "examples", "sd", "wall_s", "folder", "error", "log")
+    return {"state": state, "attempt": attempt, "ended_s": time.time(), **dict.fromkeys(names), **known}
 
 
 def worked_s(trial: "FrozenTrial") -> float:

@@ -20,7 +20,6 @@ from nlu.search.schedulers.scheduler import PAUSING, Decision
 from nlu.search.slots import BASIC
 from nlu.search.space import identity, untried
 
-
 DRAWS = 10
 """so often a trial is drawn by the sampler, and then at random, before one is looked for that was not tried"""
 
@@ -28,15 +27,14 @@ DRAWS = 10
 class Steps:
     """Carries out what the scheduler of a search decides. Only the search decides, so two jobs never get one step."""
 
-    def __init__(self, plan: SearchPlan):
-        self._plan = plan
+    def __init__(self, plan: SearchPlan, say: Callable[[str], None]):
+        self._plan, self._say = plan, say
         self.pauses = plan.spec["name"] in PAUSING
         self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
         self._error: Exception | None = None
-        self.are_all_tried = False
-        """whether no configuration is left for a new trial"""
+        self._begun, self._are_all_tried = len(self._trials()), False
 
     @contextmanager
     def answering(self, answer: Callable[[int], None]) -> Iterator[None]:
@@ -93,7 +91,7 @@ class Steps:
         frozen = self._plan.storage.get_trial(trial_id)
         # A former version wrote one parameter after the other.
         given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
-        tried = _tried(study.get_trials(deepcopy=False)[: frozen.number])
+        tried = _tried(self._trials()[: frozen.number])
         found = space.draw(drawing(study, frozen, given), composed)
         for again in range(1, DRAWS):
             if identity(found) not in tried or given.keys() >= found.keys():
@@ -106,60 +104,48 @@ class Steps:
             found = drawn_anywhere(partial(space.draw, composed=composed), random)
         return untried(space, composed, tried, len(tried)) or found
 
-    def next(
-        self,
-        read: Callable[[], Sequence[FrozenTrial]],
-        asked: int,
-        busy: Collection[int],
-        say: Callable[[str], None],
-    ) -> int | None:
+    def next(self, busy: Collection[int]) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
 
-        `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets why no trial begins.
+        `busy` are the trials that have a job.
         """
-        may_begin = asked < self._plan.n_trials and not self.are_all_tried
-        if not self.pauses and not may_begin:
+        if not self.pauses and not self.left:
             # The trials are not read while the last ones run: this is asked at each poll.
             return None
-        trials = read()
-        if may_begin and self._has_tried_all(trials):
-            may_begin, self.are_all_tried = False, True
-            say("every configuration has been tried, so no new trial begins")
+        trials = self._trials()
+        if self.left and self._has_tried_all(trials):
+            self._are_all_tried = True
+            self._say("every configuration has been tried, so no new trial begins")
         if not self.pauses:
-            first = self._plan.first if not trials else {}
-            return self._create({steps.FIXED: dict(first)} if first else {}) if may_begin else None
+            return self._begin({}, self._plan.first if not trials else None) if self.left else None
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, busy, may_begin=may_begin)
+        decision = self._decision(trials, log, busy, may_begin=self.left > 0)
         if decision is None:
             return None
+        name, step = steps.step_of(decision, len(log), answers=self._answers)
         if decision.number is None:
-            return self._begin(decision, len(log), is_first=not trials)
-        self._write(decision, len(log))
+            # In one write: after a kill there are both the trial and its step, or none.
+            return self._begin({name: step}, self._plan.first if not trials else decision.values)
+        self._write(decision.number, name, step)
         return decision.number
 
-    def answer(
-        self,
-        number: int,
-        trials: Sequence[FrozenTrial],
-        asked: int,
-        busy: Collection[int],
-        say: Callable[[str], None],
-    ) -> None:
-        """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets that it continues."""
+    def answer(self, number: int, busy: Collection[int]) -> None:
+        """Decide about a trial whose job waits: it gets the next step, or is paused."""
+        trials = self._trials()
         log = steps.log_of(trials)
-        may_begin = asked < self._plan.n_trials and not self._has_tried_all(trials)
+        may_begin = self.left > 0 and not self._has_tried_all(trials)
         decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
         if decision is not None and decision.number == number:
-            self._write(decision, len(log))
-            say(f"trial {number} continues: {_reached(trials[number])}")
-            return
-        # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
-        asked_at = trials[number].user_attrs[steps.ASKS]
-        name, pause = steps.pause_of(asked_at, len(log))
-        # First: the table of decisions has every trial that is paused, also after a kill.
-        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
-        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
-        self.follow(number)
+            self._write(number, *steps.step_of(decision, len(log), answers=self._answers))
+            self._say(f"trial {number} continues: {_reached(trials[number])}")
+        else:
+            # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
+            self._write(number, *steps.pause_of(trials[number].user_attrs[steps.ASKS], len(log)))
+
+    @property
+    def left(self) -> int:
+        """How many trials may still begin."""
+        return 0 if self._are_all_tried else max(0, self._plan.n_trials - self._begun)
 
     def _has_tried_all(self, trials: Sequence[FrozenTrial]) -> bool:
         tried = _tried(trials)
@@ -186,22 +172,21 @@ class Steps:
         decision = self.scheduler.decide(found, log, may_begin=may_begin)
         return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
-    def _write(self, decision: Decision, count: int) -> None:
-        assert decision.number is not None, "a trial that was begun before"
-        name, step = steps.step_of(decision, count, answers=self._answers)
-        self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
-        self.follow(decision.number)
+    def _write(self, number: int, name: str, value: Mapping[str, Any]) -> None:
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, value)
+        self.follow(number)
 
-    def _begin(self, decision: Decision, count: int, *, is_first: bool) -> int:
-        """Create a trial with its first step, in one write: after a kill there are both or none."""
-        name, step = steps.step_of(decision, count, answers=self._answers)
-        values = self._plan.first if is_first and self._plan.first else decision.values
-        return self._create({name: step, **({} if values is None else {steps.FIXED: dict(values)})})
-
-    def _create(self, attributes: Mapping[str, Any]) -> int:
-        trial = create_trial(state=TrialState.RUNNING, system_attrs=dict(attributes))
+    def _begin(self, attributes: Mapping[str, Any], values: Mapping[str, object] | None) -> int:
+        """Create a trial with these system attributes; `values` are its parameters, unless the sampler draws them."""
+        fixed = {steps.FIXED: dict(values)} if values else {}
+        trial = create_trial(state=TrialState.RUNNING, system_attrs={**attributes, **fixed})
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
-        return self._plan.storage.get_trial(trial_id).number
+        number = self._plan.storage.get_trial(trial_id).number
+        self._begun = number + 1
+        return number
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._plan.study.get_trials(deepcopy=False)
 
 
 def _tried(trials: Sequence[FrozenTrial]) -> set[object]:

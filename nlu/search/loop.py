@@ -20,7 +20,7 @@ from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
-from nlu.search.channel import COMPLETE, FAILED, FAULT, OUTCOME, PRUNED, REASON, worked_s
+from nlu.search.channel import COMPLETE, FAILED, FAULT, OUTCOME, PRUNED, REASON, outcome_now, worked_s
 from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
 from nlu.search.failures import (
     ATTEMPT,
@@ -85,7 +85,6 @@ class Search:
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
-        self.steps = Steps(self.plan)
         self.canceller = Canceller(self.plan.folder.absolute())
         # Jobs in processes of their own may have been killed with an earlier command, without a fault of theirs.
         self.command = uuid.uuid4().hex if self.plan.slots.is_threaded else ""
@@ -95,10 +94,6 @@ class Search:
         trials = self._trials()
         finished = [trial for trial in trials if trial.state in FINISHED]
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
-        for trial in trials:
-            if not trial.state.is_finished():
-                self.steps.follow(trial.number)
-        self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
         with Board(self.plan.folder) as self.board, stopping.polled():
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
@@ -106,6 +101,10 @@ class Search:
             note_kept(self.plan.study, self.plan.settings["keep"], self.plan.mirror)
             self.keeper = Keeper(self.plan.study, self.plan.folder, partial(self.board.say, style="yellow"))
             self.keeper.update()
+            self.steps = Steps(self.plan, self.board.say)
+            for trial in trials:
+                if not trial.state.is_finished():
+                    self.steps.follow(trial.number)
             self._attach(trials)
             try:
                 with self.steps.answering(self._answer):
@@ -172,7 +171,7 @@ class Search:
 
     def _answer(self, number: int) -> None:
         self.holder.require()
-        self.steps.answer(number, self._trials(), self.asked, set(self.running), self.board.say)
+        self.steps.answer(number, set(self.running))
 
     @property
     def is_over(self) -> bool:
@@ -184,7 +183,7 @@ class Search:
             return len(self.waiting)
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
-        return len(self.waiting) + (0 if self.steps.are_all_tried else max(0, self.plan.n_trials - self.asked))
+        return len(self.waiting) + self.steps.left
 
     def _fill(self) -> None:
         slots = self.plan.slots
@@ -209,9 +208,8 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
-        number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
+        number = self.steps.next(set(self.running))
         self.is_spent = number is None and not self.running
-        self.asked = max(self.asked, -1 if number is None else number + 1)
         return number
 
     def _held(self) -> int:
@@ -400,18 +398,9 @@ class Search:
 
         `error` is empty for a complete trial.
         """
-        outcome = {
-            "state": FAILED if error else COMPLETE,
-            "attempt": running.attempt,
-            "value": value,
-            "examples": None,
-            "wall_s": worked_s(frozen) or time.monotonic() - running.began_s,
-            "ended_s": time.time(),
-            "folder": str(self.plan.folder / str(frozen.number)),
-            "error": error,
-            "log": None,
-        }
-        self._set(frozen.number, OUTCOME, outcome)
+        wall_s = worked_s(frozen) or time.monotonic() - running.began_s
+        known = {"value": value, "error": error, "wall_s": wall_s, "folder": str(self.plan.folder / str(frozen.number))}
+        self._set(frozen.number, OUTCOME, outcome_now(FAILED if error else COMPLETE, running.attempt, **known))
         self._close(self._frozen(frozen.number))
 
     def _place_of(self, frozen: FrozenTrial) -> list[Any]:

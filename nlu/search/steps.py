@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 STEP = "step_"
 """system attribute of a trial, with the number of the decision: `until`, `why`, and whether the search `answers` while
 the job waits"""
-PAUSED_AT = "paused_at"
-"""system attribute of a trial: the examples at which the search paused it; a later step continues it"""
 PAUSE = "pause_"
-"""system attribute of a trial, with the number of decisions so far: after how many examples (`at`) it was paused; for
-the table of decisions, and written before `paused_at`"""
+"""system attribute of a trial, with the number of decisions so far: after how many examples (`at`) the search paused
+it; a later step continues it"""
 ASKS = "asks"
 """user attribute of a trial: the examples after which its job waits for a decision"""
 STOP = "stop"
@@ -87,8 +85,8 @@ def is_answered(trial: FrozenTrial) -> bool:
 
 def is_paused(trial: FrozenTrial) -> bool:
     """Whether the search has paused an open trial, so that no job of it should run."""
-    at = trial.system_attrs.get(PAUSED_AT)
-    return not trial.state.is_finished() and at is not None and at >= (until_of(trial) or 0)
+    pauses = pauses_of(trial)
+    return not trial.state.is_finished() and bool(pauses) and pauses[-1][1]["at"] >= (until_of(trial) or 0)
 
 
 def is_waiting(trial: FrozenTrial) -> bool:

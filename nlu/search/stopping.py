@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.words import counted, numbered
 from nlu.jobs.listing import cancel_jobs
-from nlu.search.channel import COMPLETE, FAILED, OUTCOME, PRUNED, worked_s
+from nlu.search.channel import COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
 from nlu.search.folder import OVER, hold
 from nlu.search.goals import MEASURED, Goals
 from nlu.search.keeping import Keeper
@@ -62,17 +62,9 @@ def outcome_of(frozen: FrozenTrial, why: str = WHY, *, maximize: bool) -> dict[s
     """
     values, ends = frozen.intermediate_values, frozen.user_attrs.get(PART_ENDS)
     best = (max if maximize else min)(values.values(), default=None)
-    return {
-        "state": PRUNED,
-        "attempt": frozen.user_attrs.get("attempt", 0),
-        "value": value_at_end(frozen, ends[-1]) if ends else best,
-        "examples": frozen.last_step,
-        "wall_s": worked_s(frozen),
-        "ended_s": time.time(),
-        "folder": None,
-        "error": why,
-        "log": None,
-    }
+    value = value_at_end(frozen, ends[-1]) if ends else best
+    attempt = frozen.user_attrs.get("attempt", 0)
+    return outcome_now(PRUNED, attempt, value=value, examples=frozen.last_step, wall_s=worked_s(frozen), error=why)
 
 
 def stop_trials(folder: Path, numbers: Sequence[int], say: Callable[[str], None]) -> list[int]:

@@ -48,11 +48,10 @@ class World:
 
     def __init__(
         self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(),
-        sampler=RandomSampler, length=LENGTH, save_s=0.0, space=SPACE, stops=(),
+        sampler=RandomSampler, save_s=0.0, space=SPACE,
     ):  # fmt: skip
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
-        self.sampler, self.length, self.save_s = sampler, length, save_s
-        self.space, self.stops = space, stops
+        self.sampler, self.save_s, self.space = sampler, save_s, space
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
         self.saved, self.trained, self.at_once = {}, [], 0
@@ -91,8 +90,6 @@ class World:
         ]  # fmt: skip
 
     def job(self, url, number, attempt, launch, values) -> int:
-        if launch == 1 and number in self.stops:
-            return 75
         trial = channel.TrialChannel(url, "s", number, attempt, launch)
         try:
             return self.climb(trial, number, values)
@@ -108,13 +105,13 @@ class World:
         step = self.saved.get(number, 0)
         if step and trial.pauses(step * STEP_EXAMPLES):
             return 75
-        while step < self.length:
+        while step < LENGTH:
             step += 1
             if number in self.fails and step == 2:
                 trial.finish(channel.FAILED, self.folder, error="out of memory")
                 return 1
             trial.report(step * STEP_EXAMPLES, value_of(values, step))
-            is_paused = step < self.length and trial.pauses(step * STEP_EXAMPLES)
+            is_paused = step < LENGTH and trial.pauses(step * STEP_EXAMPLES)
             self.trained.append((number, step))
             # A run saves after its report was answered.
             self.best = max(self.best, value_of(values, step))
@@ -257,7 +254,7 @@ FEW = Space(
 
 @pytest.mark.parametrize("pruner", ["none", "asha", "freeze_thaw"])
 def test_a_search_over_few_configurations_tries_each_once_however_it_is_killed(tmp_path, killed_at, pruner):
-    options = {"pruner": pruner, "n_trials": 12, "sampler": tpe, "space": FEW, "length": 3}
+    options = {"pruner": pruner, "n_trials": 12, "sampler": tpe, "space": FEW}
     killed_at(math.inf)
     whole = unbroken(tmp_path, **options)
     drawn = [(values["lr"], values["model"], values.get("dropout")) for _, _, values, *_ in whole.outcome()]

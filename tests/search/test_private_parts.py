@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from nlu.search import optuna_private
 from nlu.search.sampling import SeededByTrial, drawing
 from nlu.search.space import distribution_of, values_of
-from nlu.search.steps import PAUSED_AT
+from nlu.search.steps import pause_of
 
 READ_IN = {
     "optuna": "5.0.0",
@@ -39,7 +39,7 @@ def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeyp
         (TrialState.WAITING, {3: 0.125, 7: 0.5, 9: 0.25}),
     ):
         value = 1.0 if state.is_finished() else None
-        paused = {PAUSED_AT: 9} if state == TrialState.WAITING else {}
+        paused = dict([pause_of(9, 1)]) if state == TrialState.WAITING else {}
         study.add_trial(
             optuna.trial.create_trial(state=state, value=value, intermediate_values=steps, system_attrs=paused)
         )

@@ -15,7 +15,7 @@ def trial(
 ):
     attributes = dict(steps.step_of(Decision(each), at, answers=True) for at, each in enumerate(until))
     if paused_at is not None:
-        attributes[steps.PAUSED_AT] = paused_at
+        attributes |= dict([steps.pause_of(paused_at, len(until))])
     users = {steps.ASKS: asks, steps.PART_ENDS: ends, steps.PART_VALUES: means, steps.VALUES: {"lr": 0.1}}
     found = create_trial(
         state=state, value=0.5 if state == TrialState.COMPLETE else None, system_attrs=attributes,
@@ -30,6 +30,7 @@ def test_a_trial_is_paused_until_a_later_step_leads_further():
     assert not steps.is_paused(trial())
     assert not steps.is_paused(trial(until=[100]))
     assert steps.is_paused(trial(until=[100], paused_at=104))
+    assert steps.is_paused(trial(until=[100], paused_at=104, state=TrialState.WAITING))
     assert not steps.is_paused(trial(until=[100, 200], paused_at=104))
     assert not steps.is_paused(trial(until=[100], paused_at=104, state=TrialState.PRUNED))
 

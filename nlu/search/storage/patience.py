@@ -18,8 +18,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nlu.storage.temporary import Pauses
 from nlu.search.faults import OUTAGE_S, StorageUnavailable, reason_of
+from nlu.storage.temporary import Pauses
 
 log = logging.getLogger(__name__)
 
