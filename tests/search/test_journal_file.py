@@ -2,21 +2,24 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import optuna
+import pytest
 from optuna.storages import JournalStorage
 
-from nlu.search.storage.journal_file import journal_file, remove_cut_line
+from nlu.config.errors import UserError
+from nlu.search.storage.journal_file import JournalFile, remove_cut_line
 
 WRITER = """
 import sys, optuna
 from optuna.storages import JournalStorage
-from nlu.search.storage.journal_file import journal_file
-study = optuna.create_study(study_name="s", storage=JournalStorage(journal_file(sys.argv[1])), load_if_exists=True)
+from nlu.search.storage.journal_file import JournalFile
+study = optuna.create_study(study_name="s", storage=JournalStorage(JournalFile(sys.argv[1])), load_if_exists=True)
 for number in range(int(sys.argv[2])):
     trial = study.ask()
     trial.set_user_attr("writer", "x" * 200)
@@ -30,17 +33,32 @@ def writer(path, count: int) -> subprocess.Popen:
 
 
 def load(path) -> optuna.Study:
-    return optuna.load_study(study_name="s", storage=JournalStorage(journal_file(str(path))))
+    return optuna.load_study(study_name="s", storage=JournalStorage(JournalFile(str(path))))
 
 
 def test_the_next_writer_removes_a_cut_line(tmp_path):
     path = tmp_path / "journal.log"
-    study = optuna.create_study(study_name="s", storage=JournalStorage(journal_file(str(path))))
+    study = optuna.create_study(study_name="s", storage=JournalStorage(JournalFile(str(path))))
     study.ask()
     with open(path, "ab") as file:
         file.write(b'{"op_code": 4, "wor')
     study.ask()
     assert [trial.number for trial in load(path).trials] == [0, 1]
+
+
+@pytest.mark.parametrize("damage", [b'{"op_code": 4, "wor\n', b"\x00\x00\x80\n", b"7\n", b"\n"])
+def test_a_damaged_line_within_is_a_sentence_with_its_number_and_a_remedy(tmp_path, damage):
+    path = tmp_path / "journal.log"
+    study = optuna.create_study(study_name="s", storage=JournalStorage(JournalFile(str(path))))
+    study.set_user_attr("lost", 1)
+    study.set_user_attr("kept", 2)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], damage, *lines[2:]]))
+    with pytest.raises(UserError, match="journal.log is damaged in line 2; restore") as raised:
+        load(path)
+    (command,) = re.findall(r"sed -i [^;]*", str(raised.value))
+    subprocess.run(command, shell=True, check=True)
+    assert load(path).user_attrs == {"kept": 2}
 
 
 def test_only_the_part_after_the_last_line_break_is_cut(tmp_path):
@@ -79,7 +97,7 @@ def test_several_writers_lose_nothing(tmp_path):
 
 def test_a_journal_passes_to_another_process_also_while_its_lock_is_held(tmp_path):
     path = tmp_path / "journal.log"
-    storage = JournalStorage(journal_file(str(path)))
+    storage = JournalStorage(JournalFile(str(path)))
     optuna.create_study(study_name="s", storage=storage).ask()
     lock = storage._backend._lock
     lock.acquire()

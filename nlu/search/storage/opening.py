@@ -114,17 +114,17 @@ def _with_driver(url: str) -> str:
     return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 
-def open_storage(url: str, *, is_known: bool = False, patience_s: float | None = None) -> PatientStorage:
+def open_storage(url: str, *, is_known: bool = False) -> PatientStorage:
     """Open the storage of a URL from `storage_url`.
 
-    Later calls wait up to `patience_s` seconds (default `OUTAGE_S`) while the storage does not answer. Raises UserError
-    if it cannot be opened, StorageUnavailable if it does not answer. `is_known` is for jobs, whose storage must hold
-    their study: opening it waits as long, nothing is created, and no connection to a database is kept between
-    requests, since there may be hundreds of jobs that report rarely.
+    Later calls wait up to `OUTAGE_S` seconds while the storage does not answer. Raises UserError if it cannot be
+    opened, StorageUnavailable if it does not answer. `is_known` is for jobs, whose storage must hold their study:
+    opening it waits as long, nothing is created, and no connection to a database is kept between requests, since there
+    may be hundreds of jobs that report rarely.
     """
     from nlu.search.storage.patience import PatientStorage, patiently
 
-    wait_s = faults.OUTAGE_S if patience_s is None else patience_s
+    wait_s = faults.OUTAGE_S
     first_wait_s = wait_s if is_known else 0.0
     # Within `patiently` only what shows an outage is repeated; a wrong URL fails at once.
     inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
@@ -137,15 +137,15 @@ def held_search(folder: Path) -> dict[str, str] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def study_in(folder: Path, *, patience_s: float | None = None) -> Study:
-    """Return the study of the search in a folder; `patience_s` as for `open_storage`. Raises UserError without one."""
+def study_in(folder: Path) -> Study:
+    """Return the study of the search in a folder. Raises UserError without one."""
     import optuna
 
     if (held := held_search(folder)) is None:
         raise UserError(f"{folder} holds no search; give the hydra.sweep.dir of one")
     # A journal inside the folder moves with it.
     url = storage_url(None, folder) if (folder / JOURNAL).is_file() else held["storage"]
-    storage = open_storage(url, is_known=True, patience_s=patience_s)
+    storage = open_storage(url, is_known=True)
     try:
         return optuna.load_study(study_name=held["study"], storage=storage)
     except KeyError:
@@ -173,14 +173,14 @@ def unreachable(url: str, error: Exception) -> StorageUnavailable:
 def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:
     from optuna.storages import JournalStorage
 
-    from nlu.search.storage.journal_file import journal_file
+    from nlu.search.storage.journal_file import JournalFile
 
     try:
         if is_known:
             # The journal of a job must exist: a new one would be empty, and its study unknown.
             path.stat()
         path.parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(journal_file(str(path)))
+        return JournalStorage(JournalFile(str(path)))
     except OSError as error:
         raise (unreachable(url, error) if is_known else UserError(_unwritable(path, error))) from error
 
