@@ -207,16 +207,3 @@ def paused_line(trial: FrozenTrial) -> str:
 def _reached(trial: FrozenTrial) -> str:
     value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
     return f"{value} after {trial.last_step or 0:,} examples"
-
-
-def examples_of(trials: Sequence[FrozenTrial]) -> int:
-    """Return the examples that all trials together have seen, up to the last report of each."""
-    return sum(trial.last_step or 0 for trial in trials)
-
-
-def spent_line(spec: Mapping[str, Any], spent: int) -> str | None:
-    """Return how many of hydra.sweeper.max_examples were seen; None without such a limit."""
-    if (most := spec.get("max_examples")) is None:
-        return None
-    more = ", more than that to complete the best trial" if spent > most else ""
-    return f"examples seen by all trials: {spent:,} of {most:,} (hydra.sweeper.max_examples){more}"

@@ -4,6 +4,7 @@ It ends if several trials in a row fail with the same error. A trial whose job w
 no progress, it is set aside for this command, or fails if its process dies.
 """
 
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.jobs.listing import cancel_jobs, latest
@@ -21,8 +23,9 @@ from nlu.jobs.waiting import give_up
 from nlu.search import steps
 from nlu.search.board import Board
 from nlu.search.channel import FAULT, REASON
+from nlu.search.faults import last_line, machine_fault
 from nlu.search.goals import is_infeasible
-from nlu.search.slots import Slots
+from nlu.search.slots import REMEDY, Ended, Slots
 from nlu.storage.temporary import Pauses
 
 RESTARTS = Pauses(1.0, 60.0, 10)
@@ -129,6 +132,48 @@ def since(frozen: FrozenTrial, launch: int, place: list[Any]) -> dict[str, Any]:
     held: dict[str, Any] | None = frozen.user_attrs.get(SINCE)
     has_word = any(frozen.user_attrs.get(name, {}).get("launch") == launch - 1 for name in (FAULT, REASON))
     return {"launch": launch, "at": place} if held is None or held["at"] != place or has_word else held
+
+
+def early_end(ended: Ended, frozen: FrozenTrial, *, hands_trial: bool) -> str | None:
+    """Return why a job ended early although its process lived on, so that its trial continues; None for another end.
+
+    A program that does not know its trial, `hands_trial` being False, returns values of its own.
+    """
+    words = [frozen.user_attrs.get(name, {}) for name in (FAULT, REASON)]
+    fault, reason = (left["error"] if left.get("launch") == ended.launch else None for left in words)
+    if fault is None and ended.failure is not None:
+        fault = machine_fault(ended.failure)
+    if fault is not None:
+        return f"its machine has a fault ({fault})"
+    if hands_trial and ended.value in stopping.STOPPED:
+        return f"its job stopped ({reason or 'no reason known'})"
+    return None
+
+
+def launch_problem(ended: Ended, launcher: str, folder: Path) -> UserError | None:
+    """Return the error of a launcher that does not run the jobs of this search; None if it ran this one."""
+    if ended.refusal is not None:
+        return UserError(
+            f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with hydra.sweep.dir={folder} "
+            "continues"
+        )
+    if ended.never_began:
+        return UserError(
+            f"{launcher.rpartition('.')[2]} cannot run a single job with hydra.sweep.subdir={ended.number}: "
+            f"{ended.reason}; choose another hydra/launcher"
+        )
+    return None
+
+
+def result_of(ended: Ended) -> tuple[float | None, str]:
+    """Return the value that a program returned that does not know its trial, or why there is none."""
+    if ended.failure is not None:
+        return None, last_line(ended.failure)
+    try:
+        value = float(ended.value)
+    except (TypeError, ValueError):
+        return None, f"the job returned {ended.value!r}, but must return a number"
+    return (value, "") if math.isfinite(value) else (None, f"its value is {value}")
 
 
 @dataclass

@@ -3,25 +3,23 @@
 Every decision is stored before it takes effect, so that the search can be killed at any point and continued.
 """
 
-import math
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
-from nlu.search.channel import COMPLETE, FAILED, FAULT, OUTCOME, PRUNED, REASON, outcome_now, worked_s
-from nlu.search.deciding import Steps, examples_of, paused_line, spent_line
+from nlu.search.channel import COMPLETE, FAILED, OUTCOME, PRUNED, REASON, outcome_now, worked_s
+from nlu.search.deciding import Steps, paused_line
 from nlu.search.failures import (
     ATTEMPT,
     DEATHS,
@@ -30,43 +28,25 @@ from nlu.search.failures import (
     Failures,
     FailuresEndSearch,
     Restarts,
+    early_end,
     end_jobs,
+    launch_problem,
     none_completed,
     place_of,
+    result_of,
     since,
 )
-from nlu.search.faults import StorageUnavailable, last_line, machine_fault
+from nlu.search.faults import StorageUnavailable
 from nlu.search.folder import OVER, bring_trials_back
 from nlu.search.goals import best_trials
 from nlu.search.keeping import Keeper, note_kept
 from nlu.search.plan import SearchPlan
-from nlu.search.slots import REMEDY, Ended
+from nlu.search.slots import Ended
 from nlu.search.stopping import LEFT, WHY, Canceller, close, has_outcome, note_stopped, with_outcome
 from nlu.search.storage.holder import Holder
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-
-
-@dataclass(frozen=True)
-class Running:
-    """A job that was launched, or found, by this command."""
-
-    attempt: int
-    launch: int
-    began_s: float = field(default_factory=time.monotonic)
-
-
-def _result_of(ended: Ended) -> tuple[float | None, str]:
-    """Return the value that a program returned, or why there is none."""
-    if ended.failure is not None:
-        return None, last_line(ended.failure)
-    try:
-        value = float(ended.value)
-    except (TypeError, ValueError):
-        return None, f"the job returned {ended.value!r}, but must return a number"
-    return (value, "") if math.isfinite(value) else (None, f"its value is {value}")
 
 
 @dataclass
@@ -76,7 +56,8 @@ class Search:
     plan: SearchPlan
     holder: Holder
     mirror: Mirror | None = None
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, int] = field(default_factory=dict)
+    """the trials that have a job, with the number of its launch"""
     waiting: list[int] = field(default_factory=list)
     """the numbers of trials without a job: interrupted ones and those that start again"""
     restarts: Restarts = field(default_factory=Restarts)
@@ -92,7 +73,7 @@ class Search:
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
         trials = self._trials()
-        finished = [trial for trial in trials if trial.state in FINISHED]
+        finished = [trial for trial in trials if trial.state.is_finished()]
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
         self.idle = Idle(self.plan.slots.count)
         with Board(self.plan.folder) as self.board, stopping.polled():
@@ -126,18 +107,15 @@ class Search:
                 # Their checkpoints go, so that they could not continue, or a user has said that they should not.
                 for frozen in filter(steps.is_paused, self._trials()):
                     self._end(frozen, WHY if self.is_over else LEFT)
-            if (line := spent_line(self.plan.spec, examples_of(self._trials()))) is not None:
-                self.board.say(line)
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
 
     def _attach(self, trials: Sequence[FrozenTrial]) -> None:
         """Follow the jobs of an earlier command that still run or wait; only their trials need no new ones."""
         for number, found in self.plan.slots.open_jobs(self.board.say).items():
-            if number >= len(trials) or trials[number].state in FINISHED:
+            if number >= len(trials) or trials[number].state.is_finished():
                 continue
-            attempt, launch = (trials[number].user_attrs.get(name, 0) for name in (ATTEMPT, LAUNCHES))
-            self.running[number] = Running(attempt, launch)
+            self.running[number] = launch = trials[number].user_attrs.get(LAUNCHES, 0)
             self.waiting = [other for other in self.waiting if other != number]
             job, doubt = found.submitted, "" if found.is_certain else f"; {found.reason}"
             self.board.say(
@@ -149,8 +127,8 @@ class Search:
         if not self.plan.slots.is_threaded:
             # What ends the search ended its job, so the process of the trial did not die.
             with suppress(StorageUnavailable), self.plan.storage.hurried():
-                for number, running in self.running.items():
-                    self._set(number, REASON, {"launch": running.launch, "error": "the search ended"})
+                for number, launch in self.running.items():
+                    self._set(number, REASON, {"launch": launch, "error": "the search ended"})
         end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
 
     def _loop(self) -> None:
@@ -236,14 +214,13 @@ class Search:
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
         row = since(frozen, launch, self._place_of(frozen))
         if launch - row["launch"] >= DEATHS:
-            self._died(frozen, Running(attempt, launch))
+            self._died(frozen)
             return True
         # Stored before the launch, so that a later search counts on from here and its jobs win over this one.
         if row != frozen.user_attrs.get(SINCE):
             self._set(number, SINCE, row)
         self._set(number, LAUNCHES, launch)
-        self.running[number] = Running(attempt, launch)
-        self.idle.changed(len(self.running), self._remaining())
+        self.running[number] = launch
         begun = "continues" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
@@ -268,9 +245,8 @@ class Search:
             elif frozen.number in self.running and steps.asks(frozen):
                 self._answer(frozen.number)
         for ended in launches:
-            running = self.running.get(ended.number)
             # The end of an older launch of the same trial says nothing about its present job.
-            if running is not None and running.launch == ended.launch:
+            if self.running.get(ended.number) == ended.launch:
                 self._ended_without_outcome(ended)
 
     def _stop(self, frozen: FrozenTrial) -> None:
@@ -328,53 +304,36 @@ class Search:
                 f"trial {number} failed, as shown above, and hydra.sweeper.on_failure is stop; the same command with "
                 "hydra.sweeper.on_failure=continue leaves it out"
             )
-        self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
+        self.failures.failed(number, error, sum(trial.state.is_finished() for trial in self._trials()))
 
     def _ended_without_outcome(self, ended: Ended) -> None:
-        running = self.running.pop(ended.number)
+        del self.running[ended.number]
         self.plan.slots.freed(ended.number)
-        self.idle.changed(len(self.running), self._remaining())
         frozen = self._frozen(ended.number)
         if steps.is_stopped(frozen):
             return self._stop(frozen)
         if steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))
-        words = [frozen.user_attrs.get(name, {}) for name in (FAULT, REASON)]
-        fault, reason = (left["error"] if left.get("launch") == ended.launch else None for left in words)
-        if fault is None and ended.failure is not None:
-            fault = machine_fault(ended.failure)
-        if fault is not None:
-            self._start_again(frozen, ended.launch, f"its machine has a fault ({fault})")
+        if (why := early_end(ended, frozen, hands_trial=self.plan.hands_trial)) is not None:
+            self._start_again(frozen, why, ended.launch)
         elif not self.plan.hands_trial:
-            self._close_for_job(frozen, running, *_result_of(ended))
-        elif ended.value in stopping.STOPPED:
-            self._start_again(frozen, ended.launch, f"its job stopped ({reason or 'no reason known'})")
-        elif ended.refusal is not None:
-            raise UserError(
-                f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
-                f"hydra.sweep.dir={self.plan.folder} continues"
-            )
-        elif ended.never_began:
-            raise UserError(
-                f"{self.plan.slots.target.rpartition('.')[2]} cannot run a single job with "
-                f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
-            )
+            self._close_for_job(frozen, *result_of(ended), wall_s=ended.wall_s)
+        elif (problem := launch_problem(ended, self.plan.slots.target, self.plan.folder)) is not None:
+            raise problem
         elif ended.launch + 1 - since(frozen, ended.launch + 1, self._place_of(frozen))["launch"] < DEATHS:
-            self._start_again(frozen, None, f"its job is gone ({ended.reason})")
+            self._start_again(frozen, f"its job is gone ({ended.reason})")
         else:
-            self._died(frozen, running)
+            self._died(frozen)
 
-    def _start_again(self, frozen: FrozenTrial, launch: int | None, why: str) -> None:
+    def _start_again(self, frozen: FrozenTrial, why: str, launch: int | None = None) -> None:
         """Continue a trial whose job ended early, after a pause if it made no progress, or set it aside.
 
-        `launch` is None if the process of the job died.
+        `launch` is that of the job, None if its process died.
         """
         number = frozen.number
         self.waiting.insert(0, number)
-        if launch is not None and not any(
-            frozen.user_attrs.get(name, {}).get("launch") == launch for name in (FAULT, REASON)
-        ):
+        if launch is not None:
             self._set(number, REASON, {"launch": launch, "error": why})
         if stopping.received() is not None:
             return
@@ -386,21 +345,21 @@ class Search:
             then = f"it continues {when(pause_s)} from its checkpoint"
         self.board.say(f"trial {number}: {why}; {then}", style="red" if pause_s is None else None)
 
-    def _died(self, frozen: FrozenTrial, running: Running) -> None:
-        error = f"its process died {DEATHS} times in a row without progress"
+    def _died(self, frozen: FrozenTrial) -> None:
         # Not tried again: in Hydra's own launcher each try ends the search.
-        self._close_for_job(
-            frozen, replace(running, attempt=max(running.attempt, self.plan.settings["retries"])), None, error
-        )
+        error = f"its process died {DEATHS} times in a row without progress"
+        self._close_for_job(frozen, None, error, attempt=self.plan.settings["retries"])
 
-    def _close_for_job(self, frozen: FrozenTrial, running: Running, value: float | None, error: str) -> None:
+    def _close_for_job(
+        self, frozen: FrozenTrial, value: float | None, error: str, *, attempt: int = 0, wall_s: float = 0.0
+    ) -> None:
         """Close a trial whose job does not write its outcome: another program, or a job that died.
 
-        `error` is empty for a complete trial.
+        `error` is empty for a complete trial. `attempt` is the least number that its attempt counts as.
         """
-        wall_s = worked_s(frozen) or time.monotonic() - running.began_s
+        attempt, wall_s = max(attempt, frozen.user_attrs.get(ATTEMPT, 0)), worked_s(frozen) or wall_s
         known = {"value": value, "error": error, "wall_s": wall_s, "folder": str(self.plan.folder / str(frozen.number))}
-        self._set(frozen.number, OUTCOME, outcome_now(FAILED if error else COMPLETE, running.attempt, **known))
+        self._set(frozen.number, OUTCOME, outcome_now(FAILED if error else COMPLETE, attempt, **known))
         self._close(self._frozen(frozen.number))
 
     def _place_of(self, frozen: FrozenTrial) -> list[Any]:

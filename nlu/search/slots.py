@@ -9,6 +9,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,7 @@ class Ended:
     """the number of this launch of the trial, from 1"""
     result: JobReturn | None
     error: BaseException | None
+    wall_s: float = 0.0
 
     @property
     def never_began(self) -> bool:
@@ -237,11 +239,12 @@ class Slots:
         )
 
         def work() -> None:
+            began_s, result, raised = time.monotonic(), None, None
             try:
-                ended = Ended(number, launch, call(launcher)[0], None)
+                result = call(launcher)[0]
             except Exception as error:
-                ended = Ended(number, launch, None, error)
-            self._ended.put(ended)
+                raised = error
+            self._ended.put(Ended(number, launch, result, raised, time.monotonic() - began_s))
 
         def work_apart() -> None:
             # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
