@@ -73,8 +73,8 @@ def search(data: Path, folder: Path, model: str, method: str, seed: int, jobs: i
     # A failed trial saw fewer examples, which would look like saving.
     if failed := [row["trial"] for row in rows if row["state"] == "fail"]:
         sys.exit(f"{folder}: trials {', '.join(failed)} failed; a comparison needs them all")
-    scored = [row for row in rows if row["dev/accuracy"]]
-    return max(float(row["dev/accuracy"]) for row in scored), sum(int(row["examples"] or 0) for row in rows)
+    scored = [row for row in rows if row["accuracy"]]
+    return max(float(row["accuracy"]) for row in scored), sum(int(row["examples"] or 0) for row in rows)
 
 
 def main() -> None:

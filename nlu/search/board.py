@@ -113,5 +113,5 @@ def ended_line(trial: FrozenTrial, outcome: Mapping[str, Any], goals: Goals) -> 
     word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
     value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
     others = "".join(f", {name} {measured[name]:.6g}" for name in goals.objectives if name in measured)
-    infeasible = f" ({', '.join(broken)})" if broken else ""
+    infeasible = f" (breaks {', '.join(broken)})" if broken else ""
     return f"trial {trial.number} {word}: {value}{others}{examples}, {outcome['wall_s']:.0f} s{infeasible}"

@@ -1,6 +1,5 @@
 """The table of the decisions of a search: what happened to which trial, and the numbers that decided, as stored."""
 
-import io
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.search.pruners import RUNG
 from nlu.search.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
-from nlu.storage.files import write_text
+from nlu.search.trials import write_table
 
 COLUMNS = ("decision", "trial", "what", "from", "until", "value")
 """of every decision: its place among those of the scheduler, what happened (a trial that is `continued` was not paused
@@ -34,16 +33,11 @@ def decision_rows(trials: Sequence[FrozenTrial]) -> list[Row]:
 
 
 def write_decisions(path: Path, rows: Sequence[Row]) -> None:
-    """Write a tab-separated line for each decision; without any, an existing file is removed."""
-    if not rows:
+    """Write a line for each decision; without any, an existing file is removed."""
+    if rows:
+        write_table(path, dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]), rows)
+    else:
         path.unlink(missing_ok=True)
-        return
-    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
-    text = io.StringIO()
-    text.write("\t".join(names) + "\n")
-    for row in rows:
-        text.write("\t".join("" if (cell := row.get(name)) is None else str(cell) for name in names) + "\n")
-    write_text(path, text.getvalue())
 
 
 def _scheduled(trial: FrozenTrial) -> Iterator[tuple[tuple[int, ...], Row]]:

@@ -18,7 +18,7 @@ from nlu.display.canvas import svg_of
 from nlu.display.page import html_table, section, write_page
 from nlu.display.tables import Column
 from nlu.search.steps import is_paused
-from nlu.search.trials import Summary, columns_of, front_line
+from nlu.search.trials import Summary, columns_of
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ def _figure(name: str, draw: Callable[[], Any]) -> Figure | None:
 
     # Optuna draws with pyplot, which would otherwise look for a screen, and changes its style for all later figures.
     plt.switch_backend("agg")
+    # It explains an axis of texts that look like numbers, as choices of a parameter may.
+    logging.getLogger("matplotlib.category").setLevel(logging.WARNING)
     try:
         with rc_context({"text.parse_math": False}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -124,7 +126,6 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
         section(
             f'<div class="scroll">{svg_of(name, figure)}</div>',
             TITLES[name],
-            note=front_line(summary) if name == "front" else "",
             name=name,
             classes="wide" if name == "slices" else "",
         )

@@ -96,20 +96,15 @@ class Goals:
         """Return by constraint how far it is broken (`Constraint.violation`), as far as its quantity is known."""
         return {each.text: each.violation(measured[each.name]) for each in self.constraints if each.name in measured}
 
+    def broken(self, measured: Mapping[str, float]) -> list[str]:
+        """Return the constraints that are known to be broken."""
+        return [name for name, violation in self.violations(measured).items() if violation > 0]
+
     def are_kept(self, measured: Mapping[str, float]) -> bool | None:
         """Return whether all constraints are kept; None without any, or if that is not known."""
-        found = self.violations(measured)
-        if any(violation > 0 for violation in found.values()):
+        if self.broken(measured):
             return False
-        return True if found and all(each.name in measured for each in self.constraints) else None
-
-    def broken(self, measured: Mapping[str, float]) -> list[str]:
-        """Return a phrase for each broken constraint: `latency_ms is 7.2, but latency_ms<=5`."""
-        return [
-            f"{each.name} is {measured[each.name]:.6g}, but {each.text}"
-            for each in self.constraints
-            if each.name in measured and each.violation(measured[each.name]) > 0
-        ]
+        return True if self.constraints and all(each.name in measured for each in self.constraints) else None
 
 
 NO_GOALS = Goals()

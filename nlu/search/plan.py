@@ -116,6 +116,7 @@ class SearchPlan(SearchSettings):
                 )
             except UserError as error:
                 found = [*error.problems, *found]
+        self.metric = preflight.metrics_of_trials(configs)[0] if configs else "value"
         try:
             self.goals = goals_of(self.settings, configs, hands_trial=self.hands_trial)
         except UserError as error:
@@ -260,6 +261,10 @@ class SearchPlan(SearchSettings):
 
     def settle(self) -> None:
         """Write the identity of this search into study and folder; from now on they belong together."""
+        # For Optuna's figures and dashboard.
+        names = [self.metric, *self.goals.objectives]
+        if self.study.metric_names != names:
+            self.study.set_metric_names(names)
         for key, value in self._settled.items():
             self.study.set_user_attr(key, value)
         _folder.keep(self.folder, self.name, self.url, self.study.user_attrs[_folder.ID])

@@ -1,6 +1,5 @@
 """The summary of a search: its trials as a table, the decisions about them, figures, and an HTML page."""
 
-import json
 import math
 import shlex
 from collections.abc import Callable
@@ -36,7 +35,7 @@ def write_summary(study: optuna.Study, folder: Path) -> bool:
     is left out. The files of an earlier call are replaced. A file that cannot be written is named on standard error,
     and the others are written; returns whether all are.
     """
-    summary, place = read_summary(study, folder), folder / FOLDER
+    summary, place = read_summary(study), folder / FOLDER
     # First: a full disk must not keep the results from the user.
     print_trials(summary)
     commands = {number: command for number in summary.best if (command := rerun_command(folder, number))}
@@ -78,30 +77,20 @@ def rerun_command(folder: Path, number: int) -> str | None:
     return shlex.join(["python", "-m", "nlu.train", "--rerun", path_text(own)])
 
 
-def read_summary(study: optuna.Study, folder: Path) -> Summary:
-    """Read all trials of a study; `folder` has the folders of their runs."""
+def read_summary(study: optuna.Study) -> Summary:
+    """Read all trials of a study."""
     trials = study.get_trials(deepcopy=False)
     maximize = study.directions[0].name == "MAXIMIZE"
     goals = Goals.of(study.user_attrs)
     return Summary(
         study.study_name,
-        _metric_of(folder, trials) or "value",
+        study.metric_names[0] if study.metric_names else "value",
         maximize=maximize,
         trials=[_row(trial, maximize, goals) for trial in trials],
         params=list(dict.fromkeys(name for trial in trials for name in trial.distributions)),
         objectives=list(goals.objectives) if len(study.directions) > 1 else [],
         best=[trial.number for trial in best_trials(study)],
     )
-
-
-def _metric_of(folder: Path, trials: list[FrozenTrial]) -> str | None:
-    """Return the metric of the trials, from the first result that is here; None without any."""
-    for trial in trials:
-        if (path := folder / str(trial.number) / "result.json").is_file():
-            best = json.loads(path.read_text(encoding="utf-8")).get("best") or {}
-            if "metric" in best:
-                return f"{best['set']}/{best['metric']}" if best.get("set") else best["metric"]
-    return None
 
 
 def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:

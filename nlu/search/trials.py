@@ -1,10 +1,9 @@
 """The trials of a search as plain records, and their table, printed and as a file; the page shows the same records."""
 
-import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,10 +94,10 @@ def _fields(summary: Summary) -> list[_Field]:
         _Field(summary.metric, lambda trial: trial.value, metric_text),
         _Field("sd", lambda trial: trial.sd, lambda value: "" if value is None else metric_text(value)),
         _Field("examples", lambda trial: trial.examples, count_text, may_go=1),
-        _Field("wall_s", lambda trial: trial.wall_s, duration_text, may_go=2, header="wall"),
+        _Field("wall_s", lambda trial: trial.wall_s, _duration_text, may_go=2, header="wall"),
     ]
     quantities = [*summary.objectives, *(name for trial in summary.trials for name in trial.measured)]
-    found += [_Field(name, _quantity(name), quantity_text) for name in dict.fromkeys(quantities)]
+    found += [_Field(name, _quantity(name), value_text) for name in dict.fromkeys(quantities)]
     if summary.objectives:
         found.append(_Field("front", lambda trial: trial.number in summary.best, lambda is_on: "*" * is_on, False))
     if any(trial.is_feasible is not None for trial in summary.trials):
@@ -116,14 +115,21 @@ def _drawn(name: str) -> Callable[[TrialRow], object]:
 
 
 def write_trials(path: Path, summary: Summary) -> None:
-    """Write one tab-separated line for each trial, by number, with all digits."""
-    fields, text = _fields(summary), io.StringIO()
-    text.write("\t".join([*(field.name for field in fields), "error"]) + "\n")
-    for trial in summary.trials:
-        cells = [*(field.of(trial) for field in fields), trial.error]
-        # A tab or a line end within an error would break the table.
-        text.write("\t".join("" if cell is None else " ".join(written(cell).split()) for cell in cells) + "\n")
-    write_text(path, text.getvalue())
+    """Write a line for each trial, by number, with all digits."""
+    fields = _fields(summary)
+    rows = [{**{field.name: field.of(trial) for field in fields}, "error": trial.error} for trial in summary.trials]
+    write_table(path, [*(field.name for field in fields), "error"], rows)
+
+
+def write_table(path: Path, names: Iterable[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Write a header and tab-separated lines."""
+    lines = ["\t".join(names := list(names)), *("\t".join(_cell(row.get(name)) for name in names) for row in rows)]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _cell(value: object) -> str:
+    # A tab or a line end within an error would break the table.
+    return "" if value is None else " ".join(written(value).split())
 
 
 def written(value: object) -> str:
@@ -135,8 +141,6 @@ def print_trials(summary: Summary) -> None:
     """Print the trials, best first; of a long search only the first ones, and how many are left out."""
     table, gone = fitted(columns_of(summary, summary.ranked[:MAX_PRINTED]))
     print_table("", table, "", summary.counts)
-    if summary.objectives:
-        print_table(front_line(summary))
     if gone:
         print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
     if len(summary.trials) > MAX_PRINTED:
@@ -155,20 +159,6 @@ def columns_of(summary: Summary, shown: list[TrialRow]) -> list[Column]:
     ]
 
 
-def quantity_text(value: float | None) -> str:
-    """Return a measured quantity: a large one without digits after the point."""
-    return count_text(value) if value is not None and abs(value) >= 1000 else metric_text(value)
-
-
-def front_line(summary: Summary) -> str:
-    """Return the sentence about the front."""
-    names = " and ".join([summary.metric, *summary.objectives])
-    if not summary.best:
-        return f"no trial is on the front of {names}"
-    numbers = f"trial{'s' * (len(summary.best) > 1)} {', '.join(map(str, summary.best))}"
-    return f"the front of {names}: {numbers}; no other trial is at least as good in each and better in one"
-
-
 def _print_failures(failed: list[TrialRow]) -> None:
     """Print one line for each distinct error."""
     ways: dict[str, list[int]] = {}
@@ -180,10 +170,5 @@ def _print_failures(failed: list[TrialRow]) -> None:
         print_table(f"failed: trial{'s' * (len(numbers) > 1)} {shown}: {error}", style="red")
 
 
-def duration_text(duration_s: float | None) -> str:
-    """Return `4:07`, `1:04:07`, or tenths of a second below a minute."""
-    if duration_s is None:
-        return "-"
-    if round(duration_s, 1) < 60:
-        return f"{duration_s:.1f} s"
-    return format_time(round(duration_s))
+def _duration_text(duration_s: float | None) -> str:
+    return "-" if duration_s is None else format_time(round(duration_s))

@@ -296,7 +296,6 @@ def print_search(folder: Path) -> None:
     trials.print_trials(replace(goals, params=[], trials=goals.trials[3:4], best=[]))
     trials.write_trials(folder / "goals.tsv", goals)
     print((folder / "goals.tsv").read_text())
-    print([trials.duration_text(duration_s) for duration_s in (None, 0.04, 59.94, 59.96, 60, 3599.4, 3599.6, 90061)])
 
 
 def print_surveys(folder: Path) -> None:

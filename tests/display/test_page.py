@@ -26,7 +26,7 @@ def test_texts_that_hold_markup_stay_text(tmp_path: Path) -> None:
 def test_figures_show_the_values_of_the_trials_and_leave_the_style_of_others_alone() -> None:
     study = study_of("COMPLETE", 8)
     before = dict(rcParams)
-    found = draw_figures(study, read_summary(study, Path()))
+    found = draw_figures(study, read_summary(study))
     assert list(found) == [name for name in TITLES if name != "front"]
     history = found["history"].axes[0]
     assert history.collections[0].get_offsets()[:, 1].tolist() == [trial.value for trial in study.get_trials()]
@@ -43,7 +43,7 @@ def test_the_front_has_the_trials_that_keep_the_constraints(others: list[str]) -
     for value, other in ((0.9, 8.0), (0.8, 4.0), (0.7, 5.0), (0.95, 20.0)):
         broken = {"constraints:latency_ms<=10": other / 10 - 1}
         study.add_trial(create_trial(values=[value, *(other for _ in others)], system_attrs=broken))
-    (axes,) = draw_figures(study, read_summary(study, Path()))["front"].axes
+    (axes,) = draw_figures(study, read_summary(study))["front"].axes
     assert axes.get_xlabel() == "value" and axes.get_ylabel() == "latency_ms"
     if len(others) == 1:
         points = {label.get_label(): sorted(label.get_offsets().tolist()) for label in axes.collections}
@@ -56,4 +56,4 @@ def test_a_figure_that_cannot_be_drawn_is_left_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(optuna.visualization.matplotlib, "plot_slice", fails)
     study = study_of("COMPLETE", 3)
-    assert {"slices", "front"} == TITLES.keys() - draw_figures(study, read_summary(study, Path())).keys()
+    assert {"slices", "front"} == TITLES.keys() - draw_figures(study, read_summary(study)).keys()

@@ -41,7 +41,7 @@ OF_SEVERAL = ("plot_pareto_front", "plot_hypervolume_history")
 def drawn(study: optuna.Study) -> dict[str, Any]:
     """Return what every plot of Optuna draws of a study."""
     several = len(study.directions) > 1
-    target: dict[str, Any] = {"target": lambda trial: trial.values[0], "target_name": "height"} if several else {}
+    target: dict[str, Any] = {"target": lambda trial: trial.values[0]} if several else {}
     found: dict[str, Any] = {name: getattr(plots, name)(study, **target) for name in OF_ONE_VALUE}
     for name in (*OF_A_STUDY, *(OF_SEVERAL[:1] if several else OF_ONE_OBJECTIVE)):
         found[name] = getattr(plots, name)(study)
@@ -66,7 +66,7 @@ def test_optuna_draws_every_figure_of_every_search(kind: str, tmp_path: Path) ->
     assert len(axes["plot_timeline"].patches) == len(found.get_trials())
     pyplot.close("all")
     # On the page, trials that wait have their reports too.
-    ours = draw_figures(found, read_summary(found, tmp_path / "s"))
+    ours = draw_figures(found, read_summary(found))
     reports = [sorted(trial.intermediate_values.items()) for trial in found.get_trials() if trial.intermediate_values]
     lines = [[(int(x), y) for x, y in line.get_xydata()] for line in ours["intermediate"].axes[0].lines]
     assert lines == reports and len(reports) >= 7

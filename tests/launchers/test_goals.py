@@ -1,7 +1,6 @@
 """Searches with several objectives and with constraints: what they print, write, refuse, and do after a kill."""
 
 import csv
-import re
 import signal
 import time
 from pathlib import Path
@@ -51,8 +50,6 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
     assert [int(row["trial"]) for row in rows if row["front"] == "true"] == front
     slow = {t.number for t in trials(folder) if t.params["latency_ms"] > 5 or t.params["parameters"] > 2000}
     assert {int(row["trial"]) for row in rows if row["feasible"] == "false"} == slow
-    numbers = re.search(r"the front of height and latency_ms: trials? ([\d, ]+);", said)
-    assert numbers and sorted(map(int, numbers[1].split(", "))) == front
     assert "again: " not in said, "it is no nlu.train"
     page = (folder / "summary/index.html").read_text()
     assert '<section id="front"' in page and (folder / "summary/front.png").is_file()
@@ -61,6 +58,7 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
 def test_optuna_has_all_objectives_of_a_search_and_the_same_front(of_grid) -> None:
     folder, _ = of_grid
     found = study(folder)
+    assert found.metric_names == ["value", "latency_ms"]
     assert [direction.name for direction in found.directions] == ["MAXIMIZE", "MINIMIZE"]
     for trial, quantities in zip(found.get_trials(), measured(folder), strict=True):
         assert trial.values == [trial.user_attrs["outcome"]["value"], quantities["latency_ms"]]

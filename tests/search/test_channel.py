@@ -288,7 +288,7 @@ def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tm
 
     def wall_s() -> float:
         study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
-        return read_summary(study, tmp_path).trials[0].wall_s
+        return read_summary(study).trials[0].wall_s
 
     job(1, 100.0)
     assert 100.0 <= wall_s() < 110.0

@@ -1,6 +1,5 @@
 """Objectives and constraints: how they are written, which trials are on the front, and what samplers see of them."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from nlu.search.schedulers.scheduler import ENDED, FAILED
 from nlu.search.steps import VALUES, standings
 from nlu.search.summary import read_summary
 
-NOWHERE = Path("/nowhere")
 METRICS = {"accuracy": True, "loss": False}
 
 
@@ -105,7 +103,7 @@ ROWS = [
 
 def test_the_best_trial_keeps_all_constraints_here_and_for_optuna() -> None:
     study = study_with(Goals({}, [Constraint("latency_ms", "<=", 5)]), ROWS)
-    summary = read_summary(study, NOWHERE)
+    summary = read_summary(study)
     assert summary.best == [study.best_trial.number] == [1]
     assert [trial.number for trial in summary.trials if trial.is_feasible is False] == [0]
     assert [trial.number for trial in study.get_trials() if is_infeasible(trial)] == [0]
@@ -114,10 +112,8 @@ def test_the_best_trial_keeps_all_constraints_here_and_for_optuna() -> None:
 def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:
     goals = Goals({"latency_ms": False}, [Constraint("latency_ms", "<=", 5)])
     study = study_with(goals, ROWS)
-    assert [trial.number for trial in best_trials(study)] == [1, 3, 5] == read_summary(study, NOWHERE).best
-    assert [trial.number for trial in read_summary(study, NOWHERE).ranked] == [1, 3, 5, 2, 0, 4], (
-        "the front before the others"
-    )
+    assert [trial.number for trial in best_trials(study)] == [1, 3, 5] == read_summary(study).best
+    assert [trial.number for trial in read_summary(study).ranked] == [1, 3, 5, 2, 0, 4], "the front before the others"
     kept = freed(study)
     assert [number for number, keeps in kept.items() if keeps] == [1, 3, 5]
 
