@@ -1,15 +1,19 @@
 """The journal of objects over a store in memory: numbers, merged objects, lost replies."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.storages import JournalStorage
+from optuna.testing.pytest_storages import StorageTestCase
 
 from nlu.config.errors import UserError
-from nlu.storage.refusals import Denied, Unreachable
-from nlu.search.storage import object_journal
 from nlu.search.faults import StorageUnavailable
+from nlu.search.storage import object_journal
+from nlu.search.storage.journal_file import JournalFile
 from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.storage.refusals import Denied, Unreachable
 
 FAN = 3
 
@@ -110,3 +114,11 @@ def test_an_object_that_does_not_belong_to_a_journal_is_refused(body: bytes) -> 
     Memory.objects["batches/0000000000.jsonl"] = body
     with pytest.raises(UserError, match="which is not part of a journal; give the storage of each search a separate"):
         opened().read_logs(0)
+
+
+class TestOptunasOwnCases(StorageTestCase):
+    """What Optuna asks of any storage, of a journal of objects and of one in a file, as a search opens it."""
+
+    @pytest.fixture(params=["objects", "file"])
+    def storage(self, request: pytest.FixtureRequest, tmp_path: Path) -> JournalStorage:
+        return JournalStorage(opened() if request.param == "objects" else JournalFile(str(tmp_path / "journal.log")))
