@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from nlu.search.loop import Search
-from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import RandomSampler, TPESampler
 
@@ -18,10 +16,12 @@ from nlu.search import channel, steps
 from nlu.search.decisions import decision_rows
 from nlu.search.faults import last_line
 from nlu.search.goals import NO_GOALS
-from nlu.search.storage.patience import PatientStorage
+from nlu.search.loop import Search
 from nlu.search.sampling import SeededByTrial
+from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
 from nlu.search.space import Branch, Space
 from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.patience import PatientStorage
 from tests.few import first
 
 LENGTH, STEP_EXAMPLES = 9, 100

@@ -7,9 +7,9 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
-from nlu.search.storage import patience
 from nlu.search.channel import COMPLETE, OUTCOME, TrialChannel
 from nlu.search.faults import StorageUnavailable
+from nlu.search.storage import patience
 from nlu.search.storage.opening import open_storage
 from tests.search import outages
 
