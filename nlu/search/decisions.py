@@ -35,7 +35,8 @@ def decision_rows(trials: Sequence[FrozenTrial]) -> list[Row]:
 def write_decisions(path: Path, rows: Sequence[Row]) -> None:
     """Write a line for each decision; without any, an existing file is removed."""
     if rows:
-        write_table(path, dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]), rows)
+        names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
+        write_table(path, names, ([row.get(name) for name in names] for row in rows))
     else:
         path.unlink(missing_ok=True)
 

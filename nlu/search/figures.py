@@ -66,6 +66,7 @@ def draw_figures(study: optuna.Study, summary: Summary) -> dict[str, Figure]:
 
 def _with_paused(study: optuna.Study) -> optuna.Study:
     """Return a copy in memory whose paused trials are pruned ones: Optuna draws no reports of trials that wait."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     shown = optuna.create_study(directions=study.directions, study_name=study.study_name)
     shown.add_trials(_ended(trial) if is_paused(trial) else trial for trial in study.get_trials(deepcopy=False))
     return shown

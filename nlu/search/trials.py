@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,13 +117,13 @@ def _drawn(name: str) -> Callable[[TrialRow], object]:
 def write_trials(path: Path, summary: Summary) -> None:
     """Write a line for each trial, by number, with all digits."""
     fields = _fields(summary)
-    rows = [{**{field.name: field.of(trial) for field in fields}, "error": trial.error} for trial in summary.trials]
+    rows = ([*(field.of(trial) for field in fields), trial.error] for trial in summary.trials)
     write_table(path, [*(field.name for field in fields), "error"], rows)
 
 
-def write_table(path: Path, names: Iterable[str], rows: Iterable[Mapping[str, object]]) -> None:
+def write_table(path: Path, names: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a header and tab-separated lines."""
-    lines = ["\t".join(names := list(names)), *("\t".join(_cell(row.get(name)) for name in names) for row in rows)]
+    lines = ["\t".join(names), *("\t".join(map(_cell, row)) for row in rows)]
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
