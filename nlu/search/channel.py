@@ -48,8 +48,6 @@ CLAIM = "claim"
 """user attribute of a trial: `launch` and `id` of the job that has claimed it"""
 FAULT = "fault"
 """user attribute of a trial: the `launch` that a fault of its machine ended, and the `error`"""
-WORKED = "worked_s"
-"""user attribute of a trial: the seconds that its jobs have run, up to the end of the last one without an outcome"""
 REASON = "reason"
 """user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -114,17 +112,17 @@ class TrialChannel:
 
     @property
     def wall_s(self) -> float:
-        """The seconds that all jobs of this trial have run, without those in which they waited for decisions of the
-        search; of a job that was killed, up to its last report."""
+        """The seconds that all jobs of this trial have run, the former ones up to their last reports."""
         return self._wall_s + time.monotonic() - self._began_s
 
     def claim(self) -> None:
         """Take the trial, so that all other jobs of it end. Raises Superseded if a later launch has claimed it."""
-        held = self._attribute(CLAIM)
+        frozen = self._storage.get_trial(self._id)
+        held = frozen.user_attrs.get(CLAIM, {})
         if held.get("launch", 0) > self.launch:
             raise self._superseded(held)
         # The time in which this job waited for an earlier one was that one's, which has noted it meanwhile.
-        self._wall_s, self._began_s = worked_s(self._storage.get_trial(self._id)), time.monotonic()
+        self._wall_s, self._began_s = worked_s(frozen), time.monotonic()
         # Set before it is written: a write whose answer is lost may still have succeeded.
         self._claim = uuid.uuid4().hex
         os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
@@ -191,19 +189,8 @@ class TrialChannel:
         search. It returns True if none comes for `ANSWER_S` seconds or this process should stop; the trial is then
         asked about again when it continues.
         """
-        if not self._may_pause:
+        if not self._may_pause or examples < (until_of(self._require_newest()) or math.inf):
             return False
-        if examples < (until_of(self._require_newest()) or math.inf):
-            return False
-        asked_s = time.monotonic()
-        try:
-            return self._is_paused_after(examples)
-        finally:
-            # What the search does meanwhile is no time of this trial.
-            self._began_s += time.monotonic() - asked_s
-
-    def _is_paused_after(self, examples: int) -> bool:
-        """Wait for the decision of the search; see `pauses`."""
         self._set(ASKS, examples)
         # By process, since the ranks of a run may be forks of the search.
         if (answer := answer_here.get(os.getpid())) is not None:
@@ -264,14 +251,6 @@ class TrialChannel:
         with suppress(StorageUnavailable), self._storage.hurried():
             self._write(REASON, {"launch": self.launch, "error": reason})
 
-    def note_time(self) -> None:
-        """Write how long the jobs of the trial have run, at the end of one that leaves it open."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        with suppress(StorageUnavailable, Superseded, UpdateFinishedTrialError), self._storage.hurried():
-            if OUTCOME not in self._require_newest().user_attrs:
-                self._set(WORKED, self.wall_s)
-
     def _write(self, name: str, value: Mapping[str, object]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
@@ -282,9 +261,6 @@ class TrialChannel:
             log.warning("%s", error)
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the search before this job ended", self.number)
-
-    def _attribute(self, name: str) -> dict[str, Any]:
-        return self._storage.get_trial(self._id).user_attrs.get(name, {})
 
     def _set(self, name: str, value: object) -> None:
         self._storage.set_trial_user_attr(self._id, name, value)
@@ -297,8 +273,8 @@ def outcome_now(state: str, attempt: int, **known: object) -> dict[str, Any]:
 
 
 def worked_s(trial: "FrozenTrial") -> float:
-    """Return the seconds that the jobs of a trial have run so far; of one that was killed, up to its last report."""
-    return max(float(trial.user_attrs.get(DECISION, {}).get("wall_s", 0.0)), trial.user_attrs.get(WORKED, 0.0))
+    """Return the seconds that the jobs of a trial have run so far, each up to its last report."""
+    return float(trial.user_attrs.get(DECISION, {}).get("wall_s", 0.0))
 
 
 def open_trial(mapping: Mapping[str, object]) -> TrialChannel:
@@ -352,10 +328,7 @@ def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[],
             # Another job of the same launch may have ended between the two.
             if trial.is_over:
                 return 0
-            try:
-                return _run(trial, run_dir, run)
-            finally:
-                trial.note_time()
+            return _run(trial, run_dir, run)
     except Exception as error:
         if not _leaves_trial(error):
             raise

@@ -279,9 +279,8 @@ def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tm
 
         def run() -> int:
             trial = channel.open_trial(mapping)
-            trial.report(50 * launch, 0.1)
-            # After the last report: it waits for a decision, and saves.
             trial._began_s -= seconds
+            trial.report(50 * launch, 0.1)
             return stopping.EXIT_REQUEUE
 
         assert run_trial(mapping, tmp_path / "0", run) == stopping.EXIT_REQUEUE
