@@ -9,7 +9,7 @@ import pytest
 from nlu.storage.tensors import load_tensors
 from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
-from tests.training.in_process import command, train
+from tests.training.in_process import command
 from tests.training.runs import SAME_THREADS, TINY, files
 
 QUICK = (
@@ -74,8 +74,7 @@ def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
     assert sorted(states(folder)) == ["COMPLETE", "WAITING", "WAITING"] and "1 complete, 2 paused" in said
     (best,) = [trial for trial in trials(folder) if trial.state.name == "COMPLETE"]
     assert best.user_attrs["launches"] == 2 and f"trial {best.number} paused" in said
-    rate = best.params["optimizer.lr"]
-    train(*data, *TINY, *QUICK[:4], f"optimizer.lr={rate}", f"hydra.run.dir={tmp_path}/plain", *more)
+    command("--rerun", str(folder / str(best.number)), f"hydra.run.dir={tmp_path}/plain")
     fold = "fold-1/" if more else ""
     for name in (f"{fold}checkpoints/best-1/model.safetensors", f"{fold}checkpoints/last/model.safetensors"):
         assert (folder / f"{best.number}" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

@@ -120,7 +120,8 @@ def test_a_long_diff_is_cut_between_two_lines_and_shows_no_key(checkout):
 
 def test_overrides_reach_the_program_again_through_xargs(tmp_path):
     kept = ['+data.query=it\'s "quoted" \\ $HOME', "model.sizes=[1, 2]", "name=zwölf", "note=two\nlines", "empty="]
-    dropped = ["hydra.run.dir=/x", "+hydra.sweep.dir=y", "hydra.sweep.subdir=z", "resume=auto", "++dry_run=true", "mirror=a"]
+    dropped = ["hydra.run.dir=/x", "+hydra.sweep.dir=y", "hydra.sweep.subdir=z", "resume=auto", "++dry_run=true"]
+    dropped += ["mirror=s3://a/b", "take=true"]
     similar = ["data.resume=1", "hydra.run_name=2"]
     path = write_overrides(tmp_path, [*dropped, *kept, *similar])
     program = "import json, sys; print(json.dumps(sys.argv[1:]))"
