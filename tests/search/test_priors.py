@@ -36,6 +36,7 @@ def drawn(centers: dict[str, object], count: int) -> np.ndarray:
 def test_half_of_the_trials_come_from_the_prior_from_the_first_to_the_last():
     positions = drawn({"lr": 1e-5}, 1600)
     # Even draws lie below a quarter with the probability 1/4, the half normal ones with 0.683.
+    assert np.mean(positions < 0.25) == pytest.approx((0.25 + 0.6827) / 2, abs=0.03)
     for part in np.split(positions, 2):
         assert np.mean(part < 0.25) == pytest.approx((0.25 + 0.6827) / 2, abs=0.05)
 
@@ -57,7 +58,8 @@ def test_a_prior_is_read_from_the_command_line_and_is_a_value_that_can_be_drawn(
         "a=tag(log, interval(1e-5,5e-4), prior=1e-4)",
         "b=tag(choice(x,'y z'),prior='y z')",
         "c=tag(range(1,9,2),prior=5)",
+        "e=tag(choice(0.0001,0.001),prior=1e-3)",
     ]
     space = read_space(None, {"b=x": {"d": "tag(interval(0,1),prior=0.5)"}}, given)
-    assert space.priors == {"a": 1e-4, "b": "y z", "c": 5, "d": 0.5}
-    assert read_space(None, None, [*given, "a=interval(0,1)", "b=x"]).priors == {"c": 5}
+    assert space.priors == {"a": 1e-4, "b": "y z", "c": 5, "d": 0.5, "e": 0.001}
+    assert read_space(None, None, [*given, "a=interval(0,1)", "b=x"]).priors == {"c": 5, "e": 0.001}

@@ -130,6 +130,19 @@ def test_with_folds_a_rung_judges_the_mean_over_those_that_have_ended():
     assert not is_pruned({40: 0.65, 80: 0.6}, [80], {"80": 0.65})
     assert not is_pruned({40: 0.7, 80: 0.6, 120: 0.4}, [80], {"80": 0.7})
     assert is_pruned({40: 0.6, 80: 0.6, 120: 0.66}, [80], {"80": 0.6})
+    # After two folds it is the mean over both.
+    assert not is_pruned({40: 0.6, 100: 0.9}, [40, 90], {"40": 0.6, "90": 0.75})
+    assert is_pruned({40: 0.9, 100: 0.5}, [40, 90], {"40": 0.9, "90": 0.7})
+
+
+def test_a_trial_that_breaks_a_constraint_is_no_measure_for_others():
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=halving(SPEC, storage))
+    for value, violation in ((0.9, 0.5), (0.5, -0.5), (0.6, -0.5), (0.55, -0.5)):
+        trial = study.ask()
+        trial.report(value, 100)
+        assert trial.should_prune() == (value == 0.55)
+        storage.set_trial_system_attr(trial._trial_id, "constraints:latency_ms<=5", violation)
 
 
 def test_trials_with_other_settings_are_compared_at_equal_examples():
@@ -191,6 +204,8 @@ def test_the_announced_cost_of_one_rung_is_about_that_by_hand(n_trials):
     (bracket, _) = brackets({**SPEC, "min_resource": 900})
     by_hand = 900 * n_trials + 1800 * PASSED[n_trials]
     assert expected_examples(bracket, n_trials, SPEC) == pytest.approx(by_hand, rel=1e-12 if n_trials < 6 else 0.03)
+    # A single trial is the best so far, so that half of one has half of a whole run.
+    assert expected_examples(bracket, 0.5, SPEC) == 1350
 
 
 @pytest.mark.parametrize("n_trials", [9, 30, 60])
@@ -224,5 +239,6 @@ def test_the_end_of_a_run_is_never_a_rung_despite_rounding():
         return [bracket.rungs for bracket in brackets(spec)]
 
     assert rungs(1, 27) == [(1, 3, 9), (3, 9), (9,), ()]
+    assert rungs(1, 2) == [(1,)]
     # A third of 100 is 33, and three times that would be 99.
     assert rungs(33, 100) == [(33,), ()]

@@ -26,6 +26,28 @@ def test_the_first_rung_waits_for_the_warm_up_of_evaluations():
     assert spec([warm])["min_resource"] == 750
 
 
+def test_a_trial_is_scored_once_at_least_before_it_is_decided_about():
+    assert spec([config()], max_resource="0.2ep") == {
+        "name": "hyperband", "min_resource": 200, "max_resource": 200, "reduction_factor": 3,
+    }  # fmt: skip
+    assert "never stopped early" in resources.without_rungs(spec([config()], max_resource="0.2ep"))[0]
+    assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "none"}) == []
+
+
+def test_what_a_search_will_cost_is_announced_for_each_pruner():
+    assert resources.announced({"name": "none"}, 3) == ["pruner: none; at most 3 full runs"]
+    more = {"n_trials": 9, "max_examples": None}
+    folds = spec([config(), config(folds=5)], pruner="asha", **more)
+    # A fold has 2,000 examples and is scored every 500; 1,500 is well before its end.
+    assert folds["parts"] == 5 and resources.announced(folds, 9) == [
+        "pruner: asha, paused at 500, 1,500 examples, 1 in 3 continues; at most 9 trials of up to 10,000 examples"
+    ]
+    assert resources.announced(spec([config()], pruner="freeze_thaw", **more), 9) == [
+        "pruner: freeze_thaw, a step from 500 examples; its model also draws the trials; at most 9 trials of up to "
+        "2,000 examples, 6,000 examples in all: about 3.0 full runs"
+    ]
+
+
 def test_steps_count_by_every_batch_size_that_is_drawn():
     found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
     assert (found["min_resource"], found["max_resource"]) == (50, 800)
