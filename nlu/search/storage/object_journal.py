@@ -1,7 +1,7 @@
 """A journal of an Optuna study in an object store: batches of log entries as numbered objects, by conditional puts.
 
     PREFIX/batches/0000000042.jsonl          batch 42: one line, {"id": ..., "logs": [...]}
-    PREFIX/merged-32/0000000001.jsonl        batches 32 to 63, one a line; likewise merged-1024
+    PREFIX/merged-32/0000000001.jsonl        batches 32 to 63, one a line
     PREFIX/conditional-put                   shows, at each opening, that the store refuses to overwrite an object
 
 A batch gets the first free number, by a put that the store must refuse if the object exists (`If-None-Match: *`; OSS:
@@ -11,9 +11,9 @@ behind or time out, and a writer that is killed has either written its batch or 
 deleted. Each batch has a unique id. If the answer to a put is lost, the writer looks for the id, so no batch is written
 twice.
 
-The writer of the last of 32 (1024) batches also writes them as one merged object. Its content depends only on the
-batches, so any process may write it, and it may be missing. Readers prefer merged objects, so opening a journal of n
-batches takes about n / 1024 + 64 requests.
+The writer of the last of 32 batches also writes them as one merged object. Its content depends only on the batches, so
+any process may write it, and it may be missing. Readers prefer merged objects, so opening a journal of n batches takes
+about n / 32 requests, 32 at a time. (Former versions wrote merged-1024 too, which is not read any more.)
 
 This implements BaseJournalBackend of Optuna, whose own journals in files and Redis use locks and counters.
 """
@@ -26,16 +26,16 @@ import uuid
 from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
+from nlu.search.faults import StorageUnavailable
 from nlu.storage.objects import ObjectStore
 from nlu.storage.refusals import Denied, Unreachable
 from nlu.storage.temporary import Pauses
-from nlu.search.faults import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
 FAN = 32
 """the number of objects that are merged into one, and that are fetched at a time"""
-LEVELS = (2, 1)
+BATCHES, MERGED = "batches", "merged-32"
 RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
 REQUEST_DELAYS_S = Pauses(0.2, 0.2, 1)
 """One repetition, for short failures. PatientStorage waits for longer ones, and stops waiting when a search ends."""
@@ -68,7 +68,7 @@ class ObjectJournalBackend(BaseJournalBackend):
             number = self._batch_count
             failure: Exception | None = None
             try:
-                created = self._objects.create(0, number, line)
+                created = self._objects.create(BATCHES, number, line)
             except Exception as error:  # the answer may be lost although the batch was written
                 created, failure = False, error
             if created:
@@ -113,15 +113,12 @@ class ObjectJournalBackend(BaseJournalBackend):
         return identities
 
     def _merge(self, batch_count: int) -> None:
-        """Write the merged objects that end with the last of `batch_count` batches."""
+        """Write the merged object that ends with the last of `batch_count` batches."""
+        if batch_count % FAN:
+            return
         try:
-            for level in reversed(LEVELS):
-                span = FAN**level
-                # A batch that does not complete a small span does not complete a large one either.
-                if batch_count % span:
-                    break
-                lines = self._objects.batches(batch_count - span, batch_count)
-                self._objects.create(level, batch_count // span - 1, b"".join(lines))
+            lines = self._objects.run(BATCHES, batch_count - FAN, FAN)
+            self._objects.create(MERGED, batch_count // FAN - 1, b"".join(lines))
         except Exception as error:  # the batches are written; without the merged object reading is only slower
             logger.warning("%s: batches up to %d stay unmerged: %s", self._objects.shown, batch_count, error)
 
@@ -140,55 +137,50 @@ class JournalObjects:
         except (Unreachable, Denied) as error:
             raise self.error("opened", error) from error
 
-    def create(self, level: int, number: int, content: bytes) -> bool:
+    def create(self, kind: str, number: int, content: bytes) -> bool:
         """Write an object; returns False, and changes nothing, if it exists."""
-        return self._store.put_new(self._path(level, number), content)
+        return self._store.put_new(self._path(kind, number), content)
 
-    def batches(self, first: int, stop: int | None = None) -> list[bytes]:
-        """Return the lines of the batches from `first` up to the first that does not exist, or to `stop`."""
+    def batches(self, first: int) -> list[bytes]:
+        """Return the lines of the batches from `first` up to the first that does not exist."""
         lines: list[bytes] = []
         width = 1
-        while (position := first + len(lines)) != stop:
+        while True:
+            position = first + len(lines)
             # Never beyond the end of a span, at which a merged object may begin.
-            width = min(width, FAN - position % FAN, FAN if stop is None else stop - position)
-            found = self._run(0, position, width)
+            width = min(width, FAN - position % FAN)
+            found = self.run(BATCHES, position, width)
             # Asked only at the start of a span that has a first batch, so that a reader who is up to date sends one
             # request.
-            merged = self._merged(position, stop) if found and position % FAN == 0 else []
+            merged = self._merged(position) if found and position % FAN == 0 else []
             lines += merged or found
             if not merged and len(found) < width:
-                break
+                return lines
             # Small at first, since most reads find one new batch or none; doubled while there are more.
             width = 1 if (first + len(lines)) % FAN == 0 else 2 * width
-        return lines
 
-    def _merged(self, first: int, stop: int | None) -> list[bytes]:
-        """Return the lines of the merged objects from batch `first` on, largest objects first."""
+    def _merged(self, first: int) -> list[bytes]:
+        """Return the lines of the merged objects from batch `first` on."""
         lines: list[bytes] = []
-        for level in LEVELS:
-            span = FAN**level
-            width = 1
-            while (position := first + len(lines)) % span == 0:
-                if stop is not None:
-                    width = min(width, (stop - position) // span)
-                found = self._run(level, position // span, width)
-                lines += found
-                if len(found) < width * span or not width:
-                    break
-                width = min(2 * width, FAN)
-        return lines
+        width = 1
+        while True:
+            found = self.run(MERGED, (first + len(lines)) // FAN, width)
+            lines += found
+            if len(found) < width * FAN:
+                return lines
+            width = min(2 * width, FAN)
 
-    def _run(self, level: int, number: int, count: int) -> list[bytes]:
+    def run(self, kind: str, number: int, count: int) -> list[bytes]:
         """Return the lines of up to `count` objects, from this number up to the first that does not exist."""
         lines: list[bytes] = []
-        keys = [self._path(level, number + offset) for offset in range(count)]
+        keys = [self._path(kind, number + offset) for offset in range(count)]
         for path, content in zip(keys, self._store.get_several(keys), strict=True):
             if isinstance(content, FileNotFoundError):
                 break
             if isinstance(content, BaseException):
                 raise self.error("read", content) from content
             batch = content.splitlines(keepends=True)
-            if len(batch) != FAN**level or not batch[-1].endswith(b"\n"):
+            if len(batch) != (FAN if kind == MERGED else 1) or not batch[-1].endswith(b"\n"):
                 raise self._foreign(path)
             lines += batch
         return lines
@@ -201,8 +193,8 @@ class JournalObjects:
         except (ValueError, KeyError, TypeError) as error:
             raise self._foreign(repr(line[:40])) from error
 
-    def _path(self, level: int, number: int) -> str:
-        return f"{f'merged-{FAN**level}' if level else 'batches'}/{number:010d}.jsonl"
+    def _path(self, kind: str, number: int) -> str:
+        return f"{kind}/{number:010d}.jsonl"
 
     def error(self, action: str, reason: object) -> UserError:
         """Return the error for a store that cannot be written, read or opened."""
