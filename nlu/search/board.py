@@ -12,7 +12,7 @@ from nlu.config.words import counted
 from nlu.search import resources
 from nlu.search.channel import COMPLETE
 from nlu.search.goals import MEASURED, Goals
-from nlu.search.plan import SearchPlan
+from nlu.search.plan import Plan
 
 LOG = "sweep.log"
 
@@ -44,7 +44,7 @@ class Board:
             self._console.print(f"{LOG} is no longer written: {error}", style="yellow")
 
 
-def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: int) -> None:
+def announce(board: Board, plan: Plan, finished: int, begun: int, paused: int) -> None:
     """Print the plan and the cost of a search, and how much of it is done if it continues."""
     board.say(
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.search import channel, steps
-from nlu.search.plan import SearchPlan
+from nlu.search.plan import Plan
 from nlu.search.sampling import drawing, stable_seed
 from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import drawn_anywhere
@@ -27,7 +27,7 @@ DRAWS = 10
 class Steps:
     """Carries out what the scheduler of a search decides. Only the search decides, so two jobs never get one step."""
 
-    def __init__(self, plan: SearchPlan, say: Callable[[str], None]):
+    def __init__(self, plan: Plan, say: Callable[[str], None]):
         self._plan, self._say = plan, say
         self.pauses = plan.spec["name"] in PAUSING
         self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)

@@ -1,26 +1,36 @@
-"""The sweep folder: one search at a time holds it, and always the same search, since its trials are numbered.
+"""The sweep folder and the study of a search: one search at a time holds the folder, and always the same search.
 
-If the search has a mirror, an object store keeps the folder; the runs of its trials have their own mirrors below it.
+Otherwise trials of two searches would have one folder, since they are numbered. If the search has a mirror, an object
+store keeps the folder; the runs of its trials have their own mirrors below it.
 """
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
+from nlu.config.schema import has_effect
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.runs.mirrored import bring_back
+from nlu.search.goals import Goals
+from nlu.search.pruners import PRUNER
+from nlu.search.schedulers.scheduler import PAUSING
+from nlu.search.space import space_differences
 from nlu.search.storage.opening import HELD, held_search
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
-ID = "id"
+SPACE, SHARED, FOLDER, ID = "space", "shared", "folder", "id"
+"""user attributes of a study: the space, the values that all trials share, the sweep folder, the id that it has too"""
 OVER = "over"
 """user attribute of a study: a user has ended the search for good"""
 
@@ -53,12 +63,6 @@ def _is_empty(path: Path) -> bool:
     return path.is_file() and path.stat().st_size == 0
 
 
-def held_name(folder: Path) -> str | None:
-    """Return the name of the study of the search in the folder; None before the first search."""
-    held = held_search(folder)
-    return None if held is None else held["study"]
-
-
 def require_no_run(folder: Path) -> None:
     """Raise UserError if the folder holds a run or the runs of a grid, and no search to continue."""
     if held_search(folder) is not None:
@@ -69,14 +73,50 @@ def require_no_run(folder: Path) -> None:
         raise UserError(f"hydra.sweep.dir is {folder}, which holds {what}; choose another hydra.sweep.dir")
 
 
-def require_same_id(folder: Path, name: str, url: str, found: str | None) -> None:
-    """Raise UserError if the folder holds a search, and the study of this name in this storage is another one.
+def require_same(
+    folder: Path, name: str, url: str, study: Study | None, now: Mapping[str, Any], direction: str
+) -> None:
+    """Raise UserError if the folder or the study, None without one of this name in the storage, has another search.
 
-    Its trials would have the same folders.
+    `now` are the attributes of this search by which a study is recognized.
     """
+    before = {} if study is None else study.user_attrs
     held = held_search(folder)
-    if held is None or held[ID] == found:
+    if held is not None and held[ID] != before.get(ID):
+        _refuse_held(folder, held, name, url)
+    if study is None or any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
+        # A new one, or one whose beginning was cut off by a kill.
         return
+    where = f"the study {name} in {url}"
+    # A folder that holds the search may have been moved; then its study is the same one.
+    if before[FOLDER] != now[FOLDER] and held is None:
+        raise UserError(
+            f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
+            "folder to continue it, or hydra.sweeper.study_name to another name"
+        )
+    if OVER in before:
+        raise UserError(
+            f"{where} is over: python -m nlu.jobs {folder} --stop has ended it; choose another hydra.sweep.dir for "
+            f"another search (python -m nlu.report search {folder} shows this one)"
+        )
+    if len(study.directions) != 1 + len(Goals.of(before).objectives):
+        raise UserError(
+            f"{where} was begun by an earlier version of nlu, and has only the first of its objectives; continue it "
+            "with that version, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)"
+        )
+    found = space_differences(before[SPACE], now[SPACE])
+    known = study.directions[0].name.lower()
+    found += space_differences(_described(before, known), _described(now, direction), absent="absent")
+    if found:
+        raise UserError(
+            *found,
+            summary=f"{where} is another search",
+            # With only another name its trials would have the folders of this search.
+            remedy="write the same to continue it, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)",
+        )
+
+
+def _refuse_held(folder: Path, held: Mapping[str, str], name: str, url: str) -> None:
     if (held["study"], held["storage"]) == (name, url):
         raise UserError(
             f"{folder} holds the search {name}, which is no longer in {url}; choose another hydra.sweep.dir"
@@ -88,9 +128,34 @@ def require_same_id(folder: Path, name: str, url: str, found: str | None) -> Non
     )
 
 
-def keep(folder: Path, name: str, url: str, own_id: str) -> None:
-    """Note which search the folder holds."""
-    write_json(folder / HELD, {"study": name, "storage": url, ID: own_id})
+def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, object]:
+    """Return what has to be the same in each command of a search besides its space."""
+    goals, pruner = Goals.of(attributes), attributes[PRUNER]["name"]
+    return {
+        "direction": direction,
+        "hydra.sweeper.objectives": list(goals.objectives),
+        "hydra.sweeper.constraints": [constraint.text for constraint in goals.constraints],
+        # Trials that were stopped do not continue where others are paused.
+        "hydra.sweeper.pruner": " or ".join(PAUSING) if pruner in PAUSING else "one that pauses no trial",
+        # Here, since the attributes of a study that an earlier version began have all keys.
+        **{key: value for key, value in attributes[SHARED].items() if has_effect(key)},
+    }
+
+
+def settle(folder: Path, url: str, study: Study, now: Mapping[str, Any], direction: str) -> None:
+    """Write what identifies a search into study and folder; from now on they belong together.
+
+    Only the holder of the study may call it. Raises UserError if another search has come first.
+    """
+    require_same(folder, study.study_name, url, study, now, direction)
+    before = study.user_attrs
+    own_id = before.get(ID) or uuid.uuid4().hex
+    whole = {**now, ID: own_id}
+    # The space comes last: if it is there, a kill has not cut off the others.
+    for key in sorted(whole, key=lambda key: key == SPACE):
+        if before.get(key) != whole[key]:
+            study.set_user_attr(key, whole[key])
+    write_json(folder / HELD, {"study": study.study_name, "storage": url, ID: own_id})
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ from nlu.search.faults import StorageUnavailable
 from nlu.search.folder import OVER, bring_trials_back
 from nlu.search.goals import best_trials
 from nlu.search.keeping import Keeper, note_kept
-from nlu.search.plan import SearchPlan
+from nlu.search.plan import Plan
 from nlu.search.slots import Ended
 from nlu.search.stopping import LEFT, WHY, Canceller, close, has_outcome, note_stopped, with_outcome
 from nlu.search.storage.holder import Holder
@@ -53,7 +53,7 @@ POLL_REMOTE_S = 1.0
 class Search:
     """A search from its first trial to its end."""
 
-    plan: SearchPlan
+    plan: Plan
     holder: Holder
     mirror: Mirror | None = None
     running: dict[int, int] = field(default_factory=dict)

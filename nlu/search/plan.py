@@ -1,8 +1,9 @@
-"""What a search decides before its first trial: settings, space, sampler and pruner, study."""
+"""What a search decides before its first trial: direction, goals, sampler, the length of trials, its study."""
 
 import math
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,116 +18,51 @@ from nlu.config.compose import Jobs
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.resolving import without_hydra
+from nlu.config.words import listed
 from nlu.jobs.queue import check_without_launch
-from nlu.search import folder as _folder
 from nlu.search import preflight, resources
-from nlu.search._goals import goal_warnings, goals_of
 from nlu.search.first import defaults
-from nlu.search.goals import GOALS
-from nlu.search.identity import FOLDER, SHARED, SPACE, refuse_another, short_name
+from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
+from nlu.search.goals import GOALS, Goals, read_goals
+from nlu.search.preflight import Compose, Direction
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
 from nlu.search.sampling import SEEDS, SeededByTrial
-from nlu.search.settings import FREEZE_THAW, SAMPLERS, SearchSettings
+from nlu.search.settings import FREEZE_THAW, SAMPLERS, Settings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
 from nlu.search.space import grid_values, overrides_of
 from nlu.search.storage.opening import open_storage
 from nlu.search.storage.patience import PatientStorage
 
 
-class SearchPlan(SearchSettings):
-    """A search before its first trial; `prepare` completes it."""
+@dataclass(frozen=True)
+class Plan(Settings):
+    """A search before its first trial: what it was given, and all that follows from it."""
 
-    def __init__(
-        self,
-        settings: dict[str, Any],
-        arguments: list[str],
-        context: HydraContext,
-        task: TaskFunction,
-        config: DictConfig,
-    ):
-        super().__init__(settings, arguments, config, context.config_loader)
-        self.context, self.task = context, task
-        self.warnings: list[str] = []
-        """what the user should know before the first trial"""
-
-    def prepare(self) -> None:
-        """Decide everything that needs no trial. Raises UserError with all problems of a step."""
-        # A folder may have been moved or renamed since its search began.
-        self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
-        self._compose = compose = Jobs(self.context.config_loader, self.config).compose
-        is_group = preflight.is_group_of(self.loader)
-        found = self.problems()
-        if self.is_space_whole and not self.space.names:
-            found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
-        may_build = not found
-        of_trials = preflight.composition_problems(self.space, compose, self.loader, self.is_run)
-        if of_trials or not self.is_space_whole:
-            raise UserError(*found, *of_trials)
-        self.base = compose(list(self.space.fixed))
-        probes = self._probes(is_group)
-        configs = (
-            [prepare(without_hydra(compose([*self.space.fixed, *probe]))) for probe in probes] if self.is_run else []
-        )
-        found += self._problems_of_trials(configs, are_settings_right=may_build)
-        least_gpus = 1
-        if self._is_local:
-            needs = [need_of(compose([*self.space.fixed, *probe])) for probe in probes]
-            least_gpus = min(need.gpus for need in needs)
-            found += self._gpu_problems(needs)
-        sampler: BaseSampler | None = None
-        if may_build:
-            try:
-                sampler = self._built_sampler()
-            except UserError as error:
-                found += error.problems
-        if found:
-            raise UserError(*found)
-        assert sampler is not None, "without a problem it was built"
-        self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
-        if (sentence := self.slots.sentence(self.n_jobs)) is not None:
-            self.warnings.append(sentence)
-        pruner = resources.pruner_name(self.settings)
-        assert pruner is not None, "a wrong one was reported"
-        self.warnings += goal_warnings(self.goals, pruner)
-        # After all checks that need neither the data nor the storage.
-        if self.is_run and self.base.dry_run:
-            self._end_dry_run(configs, probes)
-        if self.is_run and not self._is_local:
-            self._check_launch(configs, probes)
-        # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
-        storage = open_storage(self.url)
-        self._refuse_another(storage)
-        examples = self._count_examples(probes[0], configs[0]) if configs else None
-        self.spec = resources.pruner_spec(self.settings, configs, examples)
-        self.warnings += resources.without_rungs(self.spec)
-        if self.centers and pruner != FREEZE_THAW:
-            sampler = WithPrior(sampler, self.centers, self.seed)
-        self.sampler = sampler
-        self._open_study(storage)
-
-    def _problems_of_trials(self, configs: Sequence[dict[str, Any]], *, are_settings_right: bool) -> list[str]:
-        """Return what is wrong with the settings for these trials; sets what follows from both."""
-        found = resources.unsaved(self.settings, configs)
-        if are_settings_right:
-            try:
-                asked = self.settings["direction"]
-                self.direction: preflight.Direction = (
-                    preflight.direction_of(configs, asked) if configs else asked or "minimize"
-                )
-            except UserError as error:
-                found = [*error.problems, *found]
-        self.metric = preflight.metrics_of_trials(configs)[0] if configs else "value"
-        try:
-            self.goals = goals_of(self.settings, configs, hands_trial=self.hands_trial)
-        except UserError as error:
-            found += error.problems
-        try:
-            self.first = defaults(self.space, self.composed_value) if self.settings["use_defaults"] else {}
-            self.centers = {**self.first, **self.space.priors}
-        except UserError as error:
-            found += error.problems
-        return found
+    name: str
+    """of the study"""
+    compose: Compose
+    base: DictConfig
+    """the configuration without the search"""
+    n_trials: int
+    metric: str
+    direction: Direction
+    goals: Goals
+    first: Mapping[str, object]
+    """the values of the first trial; empty: they are drawn"""
+    centers: Mapping[str, object]
+    """the values of the prior"""
+    seed: int
+    spec: Mapping[str, Any]
+    """of the pruner, with resources in examples"""
+    slots: Slots
+    storage: PatientStorage
+    study: optuna.Study
+    study_id: int
+    identity: Mapping[str, Any]
+    """the attributes by which its study is recognized"""
+    warnings: Sequence[str]
+    """what the user should know before the first trial"""
 
     @property
     def drawn_by(self) -> str:
@@ -137,180 +73,227 @@ class SearchPlan(SearchSettings):
         """Return the value that a key has without the search."""
         return preflight.composed_value(self.base, key)
 
-    def _check_launch(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
-        """Check what a launch of these trials would check before it hands them over. Raises UserError."""
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=self.context, task_function=self.task, config=self.config
-        )
-        check_without_launch(launcher, [self._of_trial(number, probe) for number, probe in enumerate(probes)], configs)
-
-    def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
-        self._check_launch(configs, probes)
-        print(f"# Drawn for each trial: {', '.join(self.space.names)}")
-        if self.first:
-            print(f"# Tried first: {' '.join(overrides_of(self.first))}")
-        print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
-        print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
-        for warning in self.warnings:
-            print(f"# warning: {warning}")
-        raise SystemExit(0)
-
-    def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
-        """Return values of trials: both ends of intervals and all choices, for every combination of groups."""
-        value_of = self.composed_value
-        tried = preflight.combinations(self.space, is_group)
-        return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
-
-    def _built_sampler(self) -> SeededByTrial:
-        node = self.settings["sampler"]
-        build = instantiate(
-            {**node, "_partial_": True},
-            _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
-        )
-        seed = node.get("seed")
-        # The seed of the run, so that one key makes both the trials and the search repeatable.
-        if seed is None:
-            composed = OmegaConf.select(self.base, "seed")
-            seed = composed if isinstance(composed, int) else 0
-        kind = node["_target_"].rpartition(".")[2]
-        self.seed = seed % SEEDS
-        if self._is_grid:
-            values = grid_values(self.space)
-            self.n_trials = min(self.n_trials, math.prod(map(len, values.values())))
-            build = partial(build, values)
-        try:
-            # Built once now, so that a wrong parameter of the sampler is reported before the first trial.
-            build(seed=self.seed)
-        except (TypeError, ValueError) as error:
-            chosen = self.config.hydra.runtime.choices[SAMPLERS]
-            reason = " ".join(str(error).split()).removesuffix(".")
-            raise UserError(
-                f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
-                f"choose another with {SAMPLERS}=NAME"
-            ) from error
-        self.sampler_name = short_name(kind)
-        is_quasi_random = kind == "QMCSampler"
-        return SeededByTrial(
-            lambda own_seed: build(seed=own_seed),
-            seed,
-            one_sequence=self._is_grid or is_quasi_random,
-            independent=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
-        )
-
-    def _count_examples(self, overrides: list[str], config: dict[str, Any]) -> int:
-        directories = [
-            source.path for source in self.config.hydra.runtime.config_sources if source.provider == "command-line"
-        ]
-        # Folds of one data set have about the same number of training examples, so one of them is enough.
-        one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
-        return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
-
-    def _refuse_another(self, storage: PatientStorage) -> optuna.Study | None:
-        """Return this search if the storage has it; None if it has none of this name.
-
-        Raises UserError if folder or storage has another search, as far as that is known without the data.
-        """
-        _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
-        try:
-            study = optuna.load_study(study_name=self.name, storage=storage)
-        except KeyError:
-            return None
-        now = {**self._identity(), PRUNER: {"name": resources.pruner_name(self.settings)}}
-        return study if self._require_same(study, now) else None
-
-    def _require_same(self, study: optuna.Study, now: Mapping[str, Any]) -> bool:
-        """Return whether a study is this search, False for a new one; raises UserError for another search."""
-        if any(name not in study.user_attrs for name in (SPACE, SHARED, FOLDER, _folder.ID)):
-            return False
-        refuse_another(study, f"the study {self.name} in {self.url}", now, self.direction, self.settings)
-        return True
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what identifies this search and is known without the data."""
-        return {
-            FOLDER: str(self.folder.absolute()),
-            SHARED: preflight.shared_values(self.base, self.space.names),
-            **({GOALS: self.goals.to_json()} if self.goals.quantities else {}),
-            SPACE: self.space.described(),
-        }
-
-    def _open_study(self, storage: PatientStorage) -> None:
-        _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
-        # Without a pruner: only the jobs ask it.
-        self.study = optuna.create_study(
-            study_name=self.name,
-            storage=storage,
-            directions=[self.direction, *self.goals.directions],
-            load_if_exists=True,
-            sampler=self.sampler,
-        )
-        self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
-        attributes = self.study.user_attrs
-        identity = self._identity()
-        # The space is written last: if it is there, a kill has not cut off the others.
-        space = identity.pop(SPACE)
-        now = {
-            **identity,
-            PRUNER: self.spec,
-            _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
-            SPACE: space,
-        }
-        self._require_same(self.study, now)
-        # Written only once this search is the holder of the study; see `settle`.
-        self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
-
-    def settle(self) -> None:
-        """Write the identity of this search into study and folder; from now on they belong together."""
-        # For Optuna's figures and dashboard.
-        names = [self.metric, *self.goals.objectives]
-        if self.study.metric_names != names:
-            self.study.set_metric_names(names)
-        for key, value in self._settled.items():
-            self.study.set_user_attr(key, value)
-        _folder.keep(self.folder, self.name, self.url, self.study.user_attrs[_folder.ID])
-
     def trial_id(self, number: int) -> int:
         """Return the id of a trial in the storage."""
         return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
-    def _found_id(self, storage: PatientStorage) -> str | None:
-        """Return the id of the study of this name in the storage, or None."""
-        try:
-            return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)
-        except KeyError:
-            return None
-
-    def need(self, values: dict[str, Any]) -> Need:
+    def need(self, values: Mapping[str, object]) -> Need:
         """Return what a trial needs of this machine. Raises UserError if the machine has less."""
-        if not self._is_local:
+        if not self.is_local:
             return Need()
-        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]))
-        if problems := self._gpu_problems([need]):
-            raise UserError(*problems)
+        need = need_of(self.compose([*self.space.fixed, *overrides_of(values)]))
+        Gpus(visible_gpus()).require(need.gpus)
         return need
 
-    def _gpu_problems(self, needs: Sequence[Need]) -> list[str]:
-        """Return why trials with these needs could not run on this machine."""
-        try:
-            Gpus(visible_gpus()).require(max(need.gpus for need in needs))
-        except UserError as error:
-            return error.problems
-        return []
-
-    def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
+    def overrides(self, number: int, attempt: int, launch: int, values: Mapping[str, object]) -> list[str]:
         """Return the overrides of the job of a trial."""
-        return self._of_trial(number, overrides_of(values), attempt, launch)
+        return _overrides(self, self.name, number, overrides_of(values), attempt, launch)
 
-    def _of_trial(self, number: int, drawn: Sequence[str], attempt: int = 0, launch: int = 1) -> list[str]:
-        found = [*self.space.fixed, *drawn]
-        if self.hands_trial:
-            named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
-            # The job needs no other connection to the search, which may have ended meanwhile.
-            found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
-            found += ["resume=auto"] if "resume" in self.config else []
-            # The former job is over, also if it could not release the mirror of the run.
-            found += ["take=true"] if launch > 1 and "take" in self.config else []
-        return found
+
+def plan_search(
+    asked: Settings, problems: Sequence[str], of_space: Sequence[str], context: HydraContext, task: TaskFunction
+) -> Plan:
+    """Check all that needs no trial, what is cheap first, and return the plan.
+
+    `problems` are those of the settings, `of_space` those of the space. Raises UserError with all problems of a step.
+    """
+    settings, compose = asked.settings, Jobs(asked.loader, asked.config).compose
+    if not of_space and not asked.space.names:
+        of_space = ["nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'"]
+    of_trials = preflight.composition_problems(asked.space, compose, asked.loader, asked.is_run)
+    if of_space or of_trials:
+        raise UserError(*problems, *of_space, *of_trials)
+    base = compose(asked.space.fixed)
+    value_of = partial(preflight.composed_value, base)
+    # Both ends of intervals and all choices, for every combination of groups.
+    tried = preflight.combinations(asked.space, preflight.is_group_of(asked.loader))
+    probes = [probe for combination in tried for probe in preflight.probes(asked.space, combination, value_of)]
+    composed = [compose([*asked.space.fixed, *probe]) for probe in probes]
+    configs = [prepare(without_hydra(each)) for each in composed] if asked.is_run else []
+    needs = [need_of(each) for each in composed] if asked.is_local else []
+
+    found = [*problems, *resources.unsaved(settings, configs)]
+    metric, metrics = preflight.metrics_of_trials(configs) if configs else ("value", {})
+    with _adding_to(found):
+        goals = _goals(asked, configs, metric, metrics)
+    with _adding_to(found):
+        first = defaults(asked.space, value_of) if settings["use_defaults"] else {}
+    with _adding_to(found):
+        Gpus(visible_gpus()).require(max((need.gpus for need in needs), default=0))
+    if not problems:
+        with _adding_to(found):
+            direction = (
+                preflight.direction_of(configs, settings["direction"])
+                if configs
+                else settings["direction"] or "minimize"
+            )
+        with _adding_to(found):
+            seed, sampler = _sampler(asked, base)
+    if found:
+        raise UserError(*found)
+
+    slots = Slots(asked.config, context, task, settings["n_jobs"], min((need.gpus for need in needs), default=1))
+    warnings = [each for each in (slots.sentence(settings["n_jobs"]), _goals_warning(asked, goals)) if each]
+    # A folder may have been moved or renamed since its search began.
+    name = settings["study_name"] or (held_search(asked.folder) or {}).get("study") or asked.folder.name
+    # After all checks that need neither the data nor the storage.
+    if asked.is_run and (base.dry_run or not asked.is_local):
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=task, config=asked.config
+        )
+        jobs = [_overrides(asked, name, number, probe) for number, probe in enumerate(probes)]
+        check_without_launch(launcher, jobs, configs)
+    if asked.is_run and base.dry_run:
+        _end_dry_run(asked, first, warnings)
+    # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
+    storage = open_storage(asked.url)
+    identity = {
+        FOLDER: str(asked.folder.absolute()),
+        SHARED: preflight.shared_values(base, asked.space.names),
+        **({GOALS: goals.to_json()} if goals.quantities else {}),
+        PRUNER: {"name": resources.pruner_name(settings)},
+        SPACE: asked.space.described(),
+    }
+    require_same(asked.folder, name, asked.url, _study_in(storage, name), identity, direction)
+
+    spec = resources.pruner_spec(settings, configs, _examples(asked, probes[0], configs[0]) if configs else None)
+    centers = {**first, **asked.space.priors}
+    if centers and spec["name"] != FREEZE_THAW:
+        sampler = WithPrior(sampler, centers, seed)
+    # Without a pruner: only the jobs ask it.
+    directions = [direction, *goals.directions]
+    study = optuna.create_study(
+        study_name=name, storage=storage, directions=directions, load_if_exists=True, sampler=sampler
+    )
+    return Plan(
+        **vars(asked),
+        name=name,
+        compose=compose,
+        base=base,
+        n_trials=_n_trials(asked),
+        metric=metric,
+        direction=direction,
+        goals=goals,
+        first=first,
+        centers=centers,
+        seed=seed,
+        spec=spec,
+        slots=slots,
+        storage=storage,
+        study=study,
+        study_id=storage.get_study_id_from_name(name),
+        identity={**identity, PRUNER: spec},
+        warnings=[*warnings, *resources.without_rungs(spec)],
+    )
+
+
+@contextmanager
+def _adding_to(found: list[str]) -> Iterator[None]:
+    """Add the problems of a block to those found so far, so that all are reported together."""
+    try:
+        yield
+    except UserError as error:
+        found += error.problems
+
+
+def _goals(asked: Settings, configs: Sequence[Mapping[str, Any]], metric: str, metrics: Mapping[str, bool]) -> Goals:
+    """Return the goals. `configs` are trials of nlu.train, none of another program. Raises UserError."""
+    goals = read_goals(asked.settings["objectives"], asked.settings["constraints"], metric, metrics)
+    if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
+        raise UserError(
+            "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "
+            "parameters instead"
+        )
+    return goals
+
+
+def _goals_warning(asked: Settings, goals: Goals) -> str | None:
+    if not goals.objectives or (pruner := resources.pruner_name(asked.settings)) == "none":
+        return None
+    return (
+        f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good in "
+        f"{listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
+    )
+
+
+def _n_trials(asked: Settings) -> int:
+    n_trials: int = asked.settings["n_trials"]
+    return min(n_trials, math.prod(map(len, grid_values(asked.space).values()))) if asked.is_grid else n_trials
+
+
+def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
+    """Return the seed of a search and its sampler. Raises UserError if it cannot be made."""
+    node = asked.settings["sampler"]
+    seed = node.get("seed")
+    if seed is None:
+        # The seed of the run, so that one key makes both the trials and the search repeatable.
+        composed = OmegaConf.select(base, "seed")
+        seed = composed if isinstance(composed, int) else 0
+    build = instantiate(
+        {**node, "_partial_": True},
+        _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
+    )
+    if asked.is_grid:
+        build = partial(build, grid_values(asked.space))
+    try:
+        # Built once now, so that a wrong parameter of the sampler is reported before the first trial.
+        build(seed=seed % SEEDS)
+    except (TypeError, ValueError) as error:
+        chosen = asked.config.hydra.runtime.choices[SAMPLERS]
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise UserError(
+            f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
+            f"choose another with {SAMPLERS}=NAME"
+        ) from error
+    is_quasi_random = asked.sampler_name == "qmc"
+    return seed % SEEDS, SeededByTrial(
+        lambda own_seed: build(seed=own_seed),
+        seed,
+        one_sequence=asked.is_grid or is_quasi_random,
+        independent=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
+    )
+
+
+def _end_dry_run(asked: Settings, first: Mapping[str, object], warnings: Sequence[str]) -> None:
+    print(f"# Drawn for each trial: {', '.join(asked.space.names)}")
+    if first:
+        print(f"# Tried first: {' '.join(overrides_of(first))}")
+    print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
+    print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
+    for warning in warnings:
+        print(f"# warning: {warning}")
+    raise SystemExit(0)
+
+
+def _study_in(storage: PatientStorage, name: str) -> optuna.Study | None:
+    try:
+        return optuna.load_study(study_name=name, storage=storage)
+    except KeyError:
+        return None
+
+
+def _examples(asked: Settings, overrides: Sequence[str], config: Mapping[str, Any]) -> int:
+    """Return the training examples of a trial of this configuration, once its data are prepared."""
+    sources = asked.config.hydra.runtime.config_sources
+    directories = [source.path for source in sources if source.provider == "command-line"]
+    # Folds of one data set have about the same number of training examples, so one of them is enough.
+    one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
+    return preflight.train_examples([*asked.space.fixed, *overrides, *one_fold], directories)
+
+
+def _overrides(
+    asked: Settings, name: str, number: int, drawn: Sequence[str], attempt: int = 0, launch: int = 1
+) -> list[str]:
+    """Return the overrides of the job of a trial of the study `name`."""
+    found = [*asked.space.fixed, *drawn]
+    if asked.hands_trial:
+        named = f'storage:"{_quoted(asked.url)}",study:"{_quoted(name)}"'
+        # The job needs no other connection to the search, which may have ended meanwhile.
+        found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
+        found += ["resume=auto"] if "resume" in asked.config else []
+        # The former job is over, also if it could not release the mirror of the run.
+        found += ["take=true"] if launch > 1 and "take" in asked.config else []
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -1,12 +1,9 @@
-"""The first trial of a search with use_defaults, and what identifies a search that continues."""
-
-from types import SimpleNamespace
+"""The first trial of a search with use_defaults."""
 
 import pytest
-from nlu.search.first import defaults
-from nlu.search.identity import refuse_another
 
 from nlu.config.errors import UserError
+from nlu.search.first import defaults
 from nlu.search.schedulers.scheduler import PAUSING
 from tests.few import first
 from tests.launchers.searches import runs, search, trials
@@ -37,28 +34,3 @@ def test_the_defaults_are_those_of_the_conditions_that_hold():
     assert given.priors == {"kind": "a"}
     with pytest.raises(UserError, match=r"units is 200 without the search, which is not in interval\(1, 4\)"):
         defaults(given, values.get)
-
-
-@pytest.mark.parametrize(("old", "new"), [("asha", "hyperband"), ("none", "freeze_thaw"), ("asha", "freeze_thaw")])
-def test_a_search_never_changes_between_pausing_trials_and_stopping_them(old, new):
-    def attributes(pruner):
-        return {"folder": "f", "space": {}, "shared": {}, "pruner": {"name": pruner}}
-
-    study = SimpleNamespace(user_attrs=attributes(old), directions=[SimpleNamespace(name="MAXIMIZE")])
-    settings = {"storage": None, "study_name": None}
-    if old == "asha" and new == "freeze_thaw":
-        refuse_another(study, "the study s", attributes(new), "maximize", settings)
-        return
-    with pytest.raises(UserError, match=f"the study s has the pruner {old}, this search {new}"):
-        refuse_another(study, "the study s", attributes(new), "maximize", settings)
-
-
-def test_a_search_of_a_version_without_a_key_that_has_no_effect_continues():
-    same = {"folder": "f", "space": {}, "pruner": {"name": "asha"}}
-    before = {**same, "shared": {"trainer.timeout_min": "120", "seed": "1"}}
-    study = SimpleNamespace(user_attrs=before, directions=[SimpleNamespace(name="MAXIMIZE")])
-    now = {"trainer.timeout_min": "120.0", "plugins": "[]", "seed": "1"}
-    settings = {"storage": None, "study_name": None}
-    refuse_another(study, "the study s", {**same, "shared": now}, "maximize", settings)
-    with pytest.raises(UserError, match="seed: 1 there, 2 here"):
-        refuse_another(study, "the study s", {**same, "shared": {**now, "seed": "2"}}, "maximize", settings)

@@ -1,42 +1,76 @@
 """The folder of a search: which search it holds, and what is left where one was refused."""
 
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.search.folder import OVER, RECORD, held_search, hold, require_no_run, require_same, settle
+
+NOW = {"folder": "f", "shared": {"seed": "1"}, "pruner": {"name": "asha"}, "space": {"lr": "interval(0, 1)"}}
+
+
+def study(directions: list[str], **attributes: Any) -> optuna.Study:
+    found = optuna.create_study(study_name="s", directions=directions)
+    for key, value in {**NOW, "id": "i", **attributes}.items():
+        found.set_user_attr(key, value)
+    return found
 
 
 def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: Path) -> None:
-    from nlu.search import folder as _folder
-
-    _folder.require_no_run(tmp_path)
-    _folder.require_same_id(tmp_path, "a", "url", None)
-    assert _folder.held_name(tmp_path) is None
+    require_no_run(tmp_path)
     (tmp_path / "3").mkdir()
-    (tmp_path / "3" / _folder.RECORD).touch()
+    (tmp_path / "3" / RECORD).touch()
     with pytest.raises(UserError, match=f"hydra.sweep.dir is {tmp_path}, which holds a run in 3, and no search"):
-        _folder.require_no_run(tmp_path)
-    (tmp_path / _folder.RECORD).touch()
+        require_no_run(tmp_path)
+    (tmp_path / RECORD).touch()
     with pytest.raises(UserError, match="which holds a run; choose another"):
-        _folder.require_no_run(tmp_path)
-    _folder.keep(tmp_path, "a", "url", "id")
-    _folder.require_no_run(tmp_path)
-    assert _folder.held_search(tmp_path) == {"study": "a", "storage": "url", "id": "id"}
-    _folder.require_same_id(tmp_path, "a", "other", "id")
+        require_no_run(tmp_path)
+    own = optuna.create_study(study_name="s", direction="maximize")
+    settle(tmp_path, "url", own, NOW, "maximize")
+    require_no_run(tmp_path)
+    assert held_search(tmp_path) == {"study": "s", "storage": "url", "id": own.user_attrs["id"]}
+    require_same(tmp_path, "s", "other", own, NOW, "maximize")
     for name, url, said in (
-        ("a", "url", "a, which is no longer in url;"),
-        ("a", "other", "a from url, not a in other; continue it with hydra.sweeper.study_name=a and hydra"),
-        ("b", "url", "a from url, not b in url; continue it with hydra.sweeper.study_name=a and hydra"),
+        ("s", "url", "s, which is no longer in url;"),
+        ("s", "other", "s from url, not s in other; continue it with hydra.sweeper.study_name=s and hydra"),
+        ("b", "url", "s from url, not b in url; continue it with hydra.sweeper.study_name=s and hydra"),
     ):
         with pytest.raises(UserError, match=said):
-            _folder.require_same_id(tmp_path, name, url, None)
+            require_same(tmp_path, name, url, None, NOW, "maximize")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        ({"folder": "g"}, {}, "the study s in url belongs to the sweep folder g, not f; set hydra.sweep.dir"),
+        ({OVER: True}, {}, "the study s in url is over: python -m nlu.jobs .* --stop has ended it; choose another"),
+        ({}, {"space": {"lr": "interval(0, 2)"}}, r"lr: interval\(0, 1\) there, interval\(0, 2\) here"),
+        ({"shared": {"seed": "2", "trainer.timeout_min": "120"}}, {}, "seed: 2 there, 1 here"),
+        ({"pruner": {"name": "hyperband"}}, {}, "pruner: one that pauses no trial there, asha or freeze_thaw here"),
+        ({}, {"goals": {"constraints": [["size_mb", "<=", 5]]}}, r"constraints: \[\] there, \['size_mb<=5'\] here"),
+        ({"goals": {"objectives": {"size_mb": False}}}, {}, "begun by an earlier version of nlu, and has only the f"),
+    ],
+)
+def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, there, here, said) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        require_same(tmp_path, "s", "url", study(["maximize"], **there), {**NOW, **here}, "maximize")
+    assert len(refused.value.problems) == 1
+
+
+def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_kind(tmp_path: Path) -> None:
+    # One of a version that had a key that has no effect.
+    shared = {"seed": "1", "trainer.timeout_min": "120"}
+    own = study(["maximize"], shared=shared, pruner={"name": "freeze_thaw"})
+    require_same(tmp_path, "s", "url", own, NOW, "maximize")
+    with pytest.raises(UserError, match="direction: maximize there, minimize here"):
+        require_same(tmp_path, "s", "url", own, NOW, "minimize")
 
 
 @pytest.mark.parametrize("left", [[], ["empty"], ["full"], ["folder"]])
 def test_a_search_that_was_refused_leaves_nothing_and_takes_nothing_away(tmp_path: Path, left: list[str]) -> None:
-    from nlu.search.folder import hold
-
     folder = tmp_path / "s"
     with hold(folder):
         for name in left:

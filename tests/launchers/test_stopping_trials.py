@@ -1,5 +1,6 @@
 """A trial, or the whole search, is ended for good while it runs, or between two commands: `nlu.jobs FOLDER --stop`."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,9 @@ import pytest
 
 from nlu.jobs.__main__ import main as jobs_main
 from nlu.search.channel import COMPLETE, TrialChannel
-from nlu.search.folder import keep
 from nlu.search.keeping import note_kept
 from nlu.search.stopping import end_search
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.opening import HELD, open_storage, storage_url
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -127,6 +127,7 @@ def test_paused_trials_of_a_search_that_is_over_are_closed_while_none_runs(tmp_p
     for said in (f"trials {paused[0]}, {paused[1]} and {paused[2]} closed as pruned", "is over; python -m nlu.report"):
         assert jobs_main([str(folder), "--stop"]) == 0
         assert said in capsys.readouterr().out
+    assert "is over: python -m nlu.jobs" in search(folder, *own, "hydra.sweeper.n_trials=9", status=1)
     for trial, now in zip(before, trials(folder), strict=True):
         assert now.state.name == ("PRUNED" if trial.number in paused else "COMPLETE")
         assert outcomes(folder)[trial.number]["value"] == max(now.intermediate_values.values())
@@ -138,7 +139,7 @@ def test_the_end_of_a_search_takes_outcomes_as_they_are_and_keeps_what_the_searc
     for number in range(2):
         study.ask()
         (tmp_path / str(number) / "checkpoints" / "best-1").mkdir(parents=True)
-    keep(tmp_path, "s", url, "id")
+    (tmp_path / HELD).write_text(json.dumps({"study": "s", "storage": url, "id": "id"}))
     note_kept(study, "best", None)
     # Its job ended well after the search was killed; the other one has only begun.
     TrialChannel(url, "s", 0).finish(COMPLETE, tmp_path / "0", value=0.75)

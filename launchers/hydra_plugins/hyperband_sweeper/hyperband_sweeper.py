@@ -25,9 +25,10 @@ class HyperbandSweeper(Sweeper):
     @staticmethod
     def problems(config: DictConfig, arguments: list[str], loader: ConfigLoader) -> list[str]:
         """Return what is wrong with the keys of the sweeper and the space, see `nlu.config.entry.guard`."""
-        from nlu.search.settings import SearchSettings
+        from nlu.search.settings import read_settings
 
-        return SearchSettings.of(config, arguments, loader).problems()
+        _, of_settings, of_space = read_settings(config.hydra.sweeper, arguments, config, loader)
+        return [*of_settings, *of_space]
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the search to its end. Raises UserError, before the first trial, with everything the user must change."""

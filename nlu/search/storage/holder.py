@@ -20,8 +20,8 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from nlu.config.errors import UserError
-from nlu.storage.writers import elapsed_s, may_follow, own_writer
 from nlu.search.faults import StorageUnavailable
+from nlu.storage.writers import elapsed_s, may_follow, own_writer
 
 log = logging.getLogger(__name__)
 
