@@ -107,9 +107,6 @@ class Goals:
         return True if self.constraints and all(each.name in measured for each in self.constraints) else None
 
 
-NO_GOALS = Goals()
-
-
 def read_goals(
     objectives: Sequence[object] | None,
     constraints: Sequence[object] | None,
@@ -127,15 +124,8 @@ def read_goals(
     for number, name in enumerate(objectives or ()):
         if not isinstance(name, str) or name not in known:
             problems.append(f"{OBJECTIVES}[{number}] is {name}, {_UNKNOWN}; {hint(str(name), known)}")
-        elif name in names:
-            problems.append(f"{OBJECTIVES} names {name} twice; write it once")
         elif name != metric:
             names[name] = known[name]
-    if objectives and all(name == metric for name in objectives):
-        problems.append(
-            f"{OBJECTIVES} is [{metric}], which is the metric of the trials, and is improved anyway; leave "
-            f"{OBJECTIVES} out, or add what else is improved, such as latency_ms"
-        )
     found: list[Constraint] = []
     for number, written in enumerate(constraints or ()):
         where = f"{CONSTRAINTS}[{number}] is {written!r}"

@@ -15,7 +15,7 @@ from nlu.config.errors import UserError
 from nlu.search import channel, steps
 from nlu.search.decisions import decision_rows
 from nlu.search.faults import last_line
-from nlu.search.goals import NO_GOALS
+from nlu.search.goals import Goals
 from nlu.search.loop import Search
 from nlu.search.sampling import SeededByTrial
 from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
@@ -72,7 +72,7 @@ class World:
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
-            sampler_name="random", drawn_by="random", goals=NO_GOALS, need=lambda values: Need(gpus=0),
+            sampler_name="random", drawn_by="random", goals=Goals(), need=lambda values: Need(gpus=0),
             overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
