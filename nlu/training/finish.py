@@ -12,8 +12,8 @@ from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.optim.update import averaged
 from nlu.runs.freeing import RESULT, remove_unkept
-from nlu.storage.files import write_json
 from nlu.search.goals import MEASURED
+from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
 from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary

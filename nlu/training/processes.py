@@ -35,8 +35,8 @@ from nlu.config.targets import trust, trusted
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
 from nlu.runs.freeing import LOCK
-from nlu.storage.locks import is_locked
 from nlu.search.faults import ProcessLost, lost_a_peer
+from nlu.storage.locks import is_locked
 from nlu.training.experiment import how_to_continue, run_experiment
 
 LOST_PEER_S = 30.0

@@ -54,8 +54,9 @@ def test_gpus_are_counted_as_cuda_would_show_them(monkeypatch):
 
 
 def test_a_trial_takes_a_gpu_for_each_of_its_devices_and_none_on_the_cpu():
-    from nlu.search.slots import Need, need_of
     from omegaconf import OmegaConf
+
+    from nlu.search.slots import Need, need_of
 
     for trainer, need in (
         ({"devices": 4, "device": "auto"}, Need(4, 4)),

@@ -9,8 +9,8 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from nlu.config.errors import UserError
-from nlu.storage.objects import ObjectStore
 from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.storage.objects import ObjectStore
 from tests.oss_server import OssServer
 
 pytestmark = pytest.mark.services

@@ -12,8 +12,8 @@ import optuna
 import pytest
 from gate import Gate
 
-from nlu.storage.objects import ObjectStore
 from nlu.search.storage.opening import open_storage
+from nlu.storage.objects import ObjectStore
 from tests.training.in_process import TINY
 from tests.training.runs import files
 

@@ -19,8 +19,8 @@ import optuna
 import pytest
 from pai_server import ID, SECRET, PaiServer
 
-from nlu.storage.objects import ObjectStore
 from nlu.search.storage.opening import open_storage
+from nlu.storage.objects import ObjectStore
 from tests import warm
 from tests.few import first
 from tests.training.phases import PHASES, PROGRAM, waiting_at, waiting_job
