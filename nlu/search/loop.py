@@ -142,7 +142,7 @@ class Search:
             if not self.running:
                 if not self._remaining():
                     break
-                if self.restarts.set_aside.keys() >= set(self.waiting):
+                if self.waiting and self.restarts.set_aside.keys() >= set(self.waiting):
                     raise self.restarts.error(self.plan.folder)
             # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
