@@ -8,6 +8,7 @@ import contextlib
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def mirrored(url: str | None, folder: Path, *, take: bool) -> Iterator[Mirror | 
     if url is None:
         yield None
         return
-    mirror = Mirror(url, folder, say=tell, is_search=True)
+    mirror = Mirror(url, folder, say=partial(print, file=sys.stderr), is_search=True)
     # The folder is filled under its lock; the search takes the lock again after that, for its whole duration.
     with hold(folder):
         mirror.open(may_hold_a_run=True, take=take)
@@ -186,8 +187,3 @@ def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say
             bring_back(f"{url.rstrip('/')}/{trial.number}", own)
         except (UserError, OSError) as error:
             say(f"the run of trial {trial.number} stays in its mirror: {error}")
-
-
-def tell(text: str) -> None:
-    """Print a message that the user should read before the search starts."""
-    print(text, file=sys.stderr)

@@ -224,11 +224,9 @@ def _n_trials(asked: Settings) -> int:
 def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     """Return the seed of a search and its sampler. Raises UserError if it cannot be made."""
     node = asked.settings["sampler"]
-    seed = node.get("seed")
-    if seed is None:
-        # The seed of the run, so that one key makes both the trials and the search repeatable.
-        composed = OmegaConf.select(base, "seed")
-        seed = composed if isinstance(composed, int) else 0
+    # Without an own one the seed of the run, so that one key makes both the trials and the search repeatable.
+    composed = OmegaConf.select(base, "seed") if node.get("seed") is None else node["seed"]
+    seed = composed if isinstance(composed, int) else 0
     build = instantiate(
         {**node, "_partial_": True},
         _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),

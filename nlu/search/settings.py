@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.addresses import address_problems
@@ -23,8 +22,6 @@ from nlu.search.space import Space, grid_problems, space_of
 from nlu.search.storage.opening import journal_of, storage_url, url_problems
 
 SAMPLERS = "hydra/sweeper/sampler"
-GONE = "CmaEsSampler"
-"""the one of hydra-optuna-sweeper that keeps a pickled state in the study"""
 SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
 """what names the folder of a trial, in the words of nlu and of Hydra"""
 FREEZE_THAW = "freeze_thaw"
@@ -64,14 +61,11 @@ class Settings:
         return str(self.config.hydra.launcher._target_) == LOCAL
 
     @property
-    def sampler_class(self) -> str:
-        """The name of the class of the sampler, or of the function that makes it; empty for one that is no choice."""
-        sampler = self.settings["sampler"]
-        return sampler["_target_"].rpartition(".")[2] if isinstance(sampler, dict) else ""
-
-    @property
     def sampler_name(self) -> str:
-        return self.sampler_class.removesuffix("Sampler").removeprefix("create_").removesuffix("_sampler").lower()
+        """That of its class, or of the function that makes it; empty for one that is no choice of the group."""
+        sampler = self.settings["sampler"]
+        target = sampler["_target_"].rpartition(".")[2] if isinstance(sampler, dict) else ""
+        return target.removesuffix("Sampler").removeprefix("create_").removesuffix("_sampler").lower()
 
     @property
     def is_grid(self) -> bool:
@@ -151,19 +145,14 @@ def _problems(asked: Settings) -> Iterator[str]:
 
 
 def _sampler_problems(asked: Settings) -> list[str]:
-    sampler = asked.settings["sampler"]
     if asked.is_grid and resources.pruner_name(asked.settings) == FREEZE_THAW:
         return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
     if asked.is_grid and asked.settings["use_defaults"]:
         return [f"{first.KEY} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
-    if asked.sampler_class == GONE:
+    if asked.sampler_name == "cmaes":
         return [f"{SAMPLERS} is cmaes, which a search no longer has; choose {SAMPLERS}=gp, or tpe"]
-    if isinstance(sampler, dict):
-        return [
-            f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
-            for key, value in sampler.items()
-            if key.startswith("n_") and isinstance(value, int) and value < 0
-        ]
-    names = [name for name in asked.loader.get_group_options(SAMPLERS, ObjectType.CONFIG) if name != "cmaes"]
-    remedy = f"{SAMPLERS}={sampler}" if sampler in names else f"{SAMPLERS}=NAME; {hint(str(sampler), names)}"
-    return [f"hydra.sweeper.sampler is {show(sampler)}, but a sampler is the choice of a group; write {remedy}"]
+    if asked.sampler_name:
+        return []
+    written = asked.settings["sampler"]
+    remedy = f"{SAMPLERS}={written or 'tpe'}"
+    return [f"hydra.sweeper.sampler is {show(written)}, but a sampler is the choice of a group; write {remedy}"]

@@ -77,7 +77,6 @@ ALSO_WRONG = [
     ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
     ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
     ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
-    ([LR, "hydra.sweeper.sampler.n_startup_trials=-3"], "n_startup_trials is -3 but must be >= 0"),
     (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
     ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
     (
