@@ -46,8 +46,6 @@ DECISION = "decision"
 """user attribute of a trial: the last decision of the pruner, with the report that it is for"""
 CLAIM = "claim"
 """user attribute of a trial: `launch` and `id` of the job that has claimed it"""
-FAULT = "fault"
-"""user attribute of a trial: the `launch` that a fault of its machine ended, and the `error`"""
 REASON = "reason"
 """user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -242,10 +240,6 @@ class TrialChannel:
         log_name = str(log_file) if log_file else None
         self._write(OUTCOME, outcome_now(state, self.attempt, wall_s=self.wall_s, log=log_name, **known))
 
-    def give_back(self, fault: str) -> None:
-        """Leave the trial to another launch, because of a fault of this machine."""
-        self._write(FAULT, {"launch": self.launch, "error": fault})
-
     def stopped(self, reason: str) -> None:
         """Write why this job stops before its end, without waiting for a storage that does not answer."""
         with suppress(StorageUnavailable), self._storage.hurried():
@@ -375,7 +369,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
         if fault := machine_fault(error):
             log.error("%s; the trial will start again", fault)
             record_end(run_dir, error)
-            trial.give_back(fault)
+            trial.stopped(f"a fault of its machine: {fault}")
             return stopping.EXIT_REQUEUE
         # The log first: the outcome, which other machines read, names it.
         record_end(run_dir, error)

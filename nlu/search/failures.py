@@ -22,7 +22,7 @@ from nlu.jobs.submissions import Submissions
 from nlu.jobs.waiting import give_up
 from nlu.search import steps
 from nlu.search.board import Board
-from nlu.search.channel import FAULT, REASON
+from nlu.search.channel import REASON
 from nlu.search.faults import last_line, machine_fault
 from nlu.search.goals import is_infeasible
 from nlu.search.slots import REMEDY, Ended, Slots
@@ -126,11 +126,11 @@ def since(frozen: FrozenTrial, launch: int, place: list[Any]) -> dict[str, Any]:
     """Return the attribute SINCE for a launch of a trial that is at a place.
 
     `launch` minus that of the attribute is how often in a row its process has died without progress: no launch before
-    has left an outcome, a fault or a reason. This is counted in the storage, since the process may be that of the
+    has left an outcome or a reason. This is counted in the storage, since the process may be that of the
     search.
     """
     held: dict[str, Any] | None = frozen.user_attrs.get(SINCE)
-    has_word = any(frozen.user_attrs.get(name, {}).get("launch") == launch - 1 for name in (FAULT, REASON))
+    has_word = frozen.user_attrs.get(REASON, {}).get("launch") == launch - 1
     return {"launch": launch, "at": place} if held is None or held["at"] != place or has_word else held
 
 
@@ -139,14 +139,11 @@ def early_end(ended: Ended, frozen: FrozenTrial, *, hands_trial: bool) -> str | 
 
     A program that does not know its trial, `hands_trial` being False, returns values of its own.
     """
-    words = [frozen.user_attrs.get(name, {}) for name in (FAULT, REASON)]
-    fault, reason = (left["error"] if left.get("launch") == ended.launch else None for left in words)
-    if fault is None and ended.failure is not None:
-        fault = machine_fault(ended.failure)
-    if fault is not None:
-        return f"its machine has a fault ({fault})"
+    if ended.failure is not None and (fault := machine_fault(ended.failure)) is not None:
+        return f"its job stopped (a fault of its machine: {fault})"
     if hands_trial and ended.value in stopping.STOPPED:
-        return f"its job stopped ({reason or 'no reason known'})"
+        left = frozen.user_attrs.get(REASON, {})
+        return f"its job stopped ({left['error'] if left.get('launch') == ended.launch else 'no reason known'})"
     return None
 
 

@@ -117,8 +117,8 @@ def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(
     (folder / "full").touch()
     said = search(folder, DRAWN, "hydra.sweeper.n_trials=3", program=QUICKLY, status=1)
     assert states(folder) == ["COMPLETE", "RUNNING", "RUNNING"]
-    assert said.count("trial 1: its machine has a fault (No space left on device") == 5
-    assert "trials 1, 2: its machine has a fault (No space left on device" in said
+    assert said.count("trial 1: its job stopped (a fault of its machine: No space left on device") == 5
+    assert "trials 1, 2: its job stopped (a fault of its machine: No space left on device" in said
     (folder / "full").unlink()
     search(folder, DRAWN, "hydra.sweeper.n_trials=3")
     assert states(folder) == ["COMPLETE"] * 3

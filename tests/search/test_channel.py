@@ -13,7 +13,7 @@ import pytest
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.search import channel
-from nlu.search.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
+from nlu.search.channel import COMPLETE, DECISION, FAILED, OUTCOME, REASON, Superseded, TrialChannel, run_trial
 from nlu.search.faults import ProcessLost, StorageUnavailable
 from nlu.search.pruners import PRUNER
 from nlu.search.steps import PART_ENDS, value_at_end
@@ -209,11 +209,12 @@ def test_a_fault_of_the_machine_returns_the_trial_instead_of_failing_it(handed, 
     if said is None:
         with pytest.raises(RuntimeError):
             run_trial(mapping, tmp_path / "0", fail)
-        assert frozen(handed, 0).user_attrs[OUTCOME]["state"] == FAILED and FAULT not in frozen(handed, 0).user_attrs
+        assert frozen(handed, 0).user_attrs[OUTCOME]["state"] == FAILED and REASON not in frozen(handed, 0).user_attrs
     else:
         assert run_trial(mapping, tmp_path / "0", fail) == 75
         left = frozen(handed, 0).user_attrs
-        assert OUTCOME not in left and left[FAULT]["launch"] == 3 and left[FAULT]["error"].startswith(said)
+        assert OUTCOME not in left and left[REASON]["launch"] == 3
+        assert left[REASON]["error"].startswith(f"a fault of its machine: {said}")
     assert not TrialChannel(**handed(0), attempt=1).is_over
 
 
@@ -227,7 +228,7 @@ def test_a_temporary_failure_leaves_a_trial_to_be_continued_and_says_why(handed,
 
     assert run_trial({**handed(0), "launch": 3}, tmp_path / "0", run) == 75
     left = frozen(handed, 0).user_attrs
-    assert OUTCOME not in left and left[channel.REASON] == {"launch": 3, "error": error.problems[0]}
+    assert OUTCOME not in left and left[REASON] == {"launch": 3, "error": error.problems[0]}
 
 
 def test_a_refused_key_fails_a_trial(handed, tmp_path):
@@ -245,7 +246,7 @@ def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
         return stopping.exit_code()
 
     assert run_trial(handed(0), tmp_path / "0", run) == 75
-    assert frozen(handed, 0).user_attrs[channel.REASON]["error"] == "it was sent SIGTERM"
+    assert frozen(handed, 0).user_attrs[REASON]["error"] == "it was sent SIGTERM"
 
 
 def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed, tmp_path):
