@@ -48,8 +48,9 @@ class World:
 
     def __init__(
         self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(),
-        sampler=RandomSampler, save_s=0.0, space=SPACE,
+        sampler=RandomSampler, save_s=0.0, space=SPACE, keep="all",
     ):  # fmt: skip
+        self.keep = keep
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
         self.sampler, self.save_s, self.space = sampler, save_s, space
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
@@ -66,7 +67,7 @@ class World:
             study_name="s", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
         )
         study_id = storage.get_study_id_from_name("s")
-        settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all"}
+        settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": self.keep}
         plan = SimpleNamespace(
             spec=self.spec, space=self.space, composed_value=None, centers={}, first={}, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
@@ -240,6 +241,27 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(
         with pytest.raises(Killed):
             world.search()
         channel.answer_here.clear()
+        killed_at(math.inf)
+        world.search()
+        assert world.outcome() == whole.outcome(), f"killed at write {write}"
+
+
+def test_a_search_that_keeps_the_best_closes_its_paused_trials_however_its_end_is_killed(tmp_path, killed_at):
+    options = {"n_trials": 4, "keep": "best"}
+    killed_at(math.inf)
+    whole = unbroken(tmp_path, **options)
+    writes = killed_at.count()
+    closed = [number for number, state, *_ in whole.outcome() if state == "PRUNED"]
+    assert [state for _, state, *_ in whole.outcome() if state != "PRUNED"] == ["COMPLETE"] and len(closed) == 3
+    # An outcome, and the state twice, for each of them.
+    for write in range(writes - 3 * len(closed) + 1, writes + 1):
+        world = World(tmp_path / f"killed-{write}", **options)
+        world.folder.mkdir()
+        killed_at(write)
+        with pytest.raises(Killed):
+            world.search()
+        channel.answer_here.clear()
+        assert any(not trial.state.is_finished() for trial in world.trials())
         killed_at(math.inf)
         world.search()
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
