@@ -15,16 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import BaseSampler, RandomSampler
 
 from nlu.config.compose import Jobs
-from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
-from nlu.config.resolving import without_hydra
 from nlu.config.words import listed
 from nlu.jobs.queue import check_without_launch
 from nlu.search import preflight, resources
 from nlu.search.first import defaults
 from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
-from nlu.search.goals import GOALS, Goals, read_goals
-from nlu.search.preflight import Compose, Direction
+from nlu.search.goals import GOALS, Direction, Goals, read_goals
+from nlu.search.preflight import Compose
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
 from nlu.search.sampling import SEEDS, SeededByTrial
@@ -100,17 +98,13 @@ def plan_search(
     settings, compose = asked.settings, Jobs(asked.loader, asked.config).compose
     if not of_space and not asked.space.names:
         of_space = ["nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'"]
-    of_trials = preflight.composition_problems(asked.space, compose, asked.loader, asked.is_run)
+    trials, of_trials = preflight.possible_trials(asked.space, compose, asked.loader, asked.is_run)
     if of_space or of_trials:
         raise UserError(*problems, *of_space, *of_trials)
     base = compose(asked.space.fixed)
     value_of = partial(preflight.composed_value, base)
-    # Both ends of intervals and all choices, for every combination of groups.
-    tried = preflight.combinations(asked.space, preflight.is_group_of(asked.loader))
-    probes = [probe for combination in tried for probe in preflight.probes(asked.space, combination, value_of)]
-    composed = [compose([*asked.space.fixed, *probe]) for probe in probes]
-    configs = [prepare(without_hydra(each)) for each in composed] if asked.is_run else []
-    needs = [need_of(each) for each in composed] if asked.is_local else []
+    configs = [trial.config for trial in trials] if asked.is_run else []
+    needs = [need_of(trial.composed) for trial in trials] if asked.is_local else []
 
     found = [*problems, *resources.unsaved(settings, configs)]
     metric, metrics = preflight.metrics_of_trials(configs) if configs else ("value", {})
@@ -141,7 +135,7 @@ def plan_search(
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=task, config=asked.config
         )
-        jobs = [_overrides(asked, name, number, probe) for number, probe in enumerate(probes)]
+        jobs = [_overrides(asked, name, number, trial.overrides) for number, trial in enumerate(trials)]
         check_without_launch(launcher, jobs, configs)
     if asked.is_run and base.dry_run:
         _end_dry_run(asked, first, warnings)
@@ -156,7 +150,7 @@ def plan_search(
     }
     require_same(asked.folder, name, asked.url, _study_in(storage, name), identity, direction)
 
-    spec = resources.pruner_spec(settings, configs, _examples(asked, probes[0], configs[0]) if configs else None)
+    spec = resources.pruner_spec(settings, configs, _examples(asked, trials[0]) if configs else None)
     centers = {**first, **asked.space.priors}
     if centers and spec["name"] != FREEZE_THAW:
         sampler = WithPrior(sampler, centers, seed)
@@ -270,13 +264,13 @@ def _study_in(storage: PatientStorage, name: str) -> optuna.Study | None:
         return None
 
 
-def _examples(asked: Settings, overrides: Sequence[str], config: Mapping[str, Any]) -> int:
-    """Return the training examples of a trial of this configuration, once its data are prepared."""
+def _examples(asked: Settings, trial: preflight.Possible) -> int:
+    """Return the training examples of a trial, once its data are prepared."""
     sources = asked.config.hydra.runtime.config_sources
     directories = [source.path for source in sources if source.provider == "command-line"]
     # Folds of one data set have about the same number of training examples, so one of them is enough.
-    one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
-    return preflight.train_examples([*asked.space.fixed, *overrides, *one_fold], directories)
+    one_fold = ["fold=0"] if trial.config["folds"]["count"] is not None and trial.config["fold"] is None else []
+    return preflight.train_examples([*asked.space.fixed, *trial.overrides, *one_fold], directories)
 
 
 def _overrides(

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
@@ -23,11 +24,11 @@ from nlu.config.redaction import without_secrets
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import STOPPED
+from nlu.search.goals import Direction
 from nlu.search.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
 """above this number of combinations of groups, each choice is only tried with the first choices of the others"""
-Direction = Literal["minimize", "maximize"]
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
@@ -99,23 +100,36 @@ def ends(distribution: BaseDistribution) -> list[object]:
     return [low] if low == high else [low, high]
 
 
-def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, is_run: bool) -> list[str]:
+@dataclass(frozen=True)
+class Possible:
+    """A trial that a search may draw."""
+
+    overrides: list[str]
+    composed: DictConfig
+    config: dict[str, Any]
+    """as nlu.train reads it; empty for another program"""
+
+
+def possible_trials(
+    space: Space, compose: Compose, loader: ConfigLoader, is_run: bool
+) -> tuple[list[Possible], list[str]]:
     """Compose every combination of groups with the ends of all intervals; validate them for nlu.train (`is_run`).
 
-    Returns each problem once, with the first combination that has it unless all have it.
+    Also returns each problem once, with the first combination that has it unless all have it.
     """
     possible = combinations(space, is_group_of(loader))
     chosen = dict.fromkeys(pair for combination in possible for pair in combination.items())
     # A choice that does not exist would fail in every combination; it is reported once, and not composed.
     wrong = {pair: problem for pair in chosen if (problem := choice_problem(*pair, loader.get_group_options))}
     tried = [combination for combination in possible if not wrong.keys() & combination.items()]
+    trials: list[Possible] = []
     found: dict[str, list[str]] = {}
     for combination in tried:
         context = " ".join(f"{name}={choice}" for name, choice in combination.items())
-        problems = (_of_fractions(space, problem) for problem in _problems_of(space, combination, compose, is_run))
+        problems = (_of_fractions(space, each) for each in _try(space, combination, compose, is_run, trials))
         for problem in dict.fromkeys(problems):
             found.setdefault(problem, []).append(context)
-    return [*wrong.values()] + [
+    return trials, [*wrong.values()] + [
         problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]
@@ -135,7 +149,10 @@ def _of_fractions(space: Space, problem: str) -> str:
 _ONLY_THERE = "keys that only one choice has belong under hydra.sweeper.when"
 
 
-def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose, is_run: bool) -> Iterator[str]:
+def _try(
+    space: Space, combination: Mapping[str, str], compose: Compose, is_run: bool, trials: list[Possible]
+) -> Iterator[str]:
+    """Add the trials of a combination that can be composed; yields the problems of the others."""
     groups = [f"{name}={choice}" for name, choice in combination.items()]
     try:
         base = compose([*space.fixed, *groups])
@@ -145,24 +162,16 @@ def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose,
     for overrides in probes(space, combination, lambda key: composed_value(base, key)):
         try:
             composed = compose([*space.fixed, *overrides])
+            config = prepare(without_hydra(composed)) if is_run else {}
         except UserError as error:
             yield from error.problems
             continue
-        if is_run:
-            try:
-                config = prepare(without_hydra(composed))
-            except UserError as error:
-                yield from error.problems
-            else:
-                yield from _not_for_trials(config)
-
-
-def _not_for_trials(config: Mapping[str, Any]) -> Iterator[str]:
-    if (stop_after := config["trainer"]["stop_after"]) is not None:
-        yield (
-            f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
-            "trainer.max_duration"
-        )
+        trials.append(Possible(overrides, composed, config))
+        if is_run and (stop_after := config["trainer"]["stop_after"]) is not None:
+            yield (
+                f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
+                "trainer.max_duration"
+            )
 
 
 def composed_value(config: DictConfig, key: str) -> str | None:
