@@ -7,9 +7,11 @@ from xml.etree.ElementTree import fromstring
 import optuna
 import pytest
 
+from nlu.report import main
 from nlu.search.steps import PART_ENDS, PART_VALUES
 from nlu.search.summary import read_summary, write_summary
 from tests.few import first
+from tests.launchers.searches import search
 from tests.search.studies import study_of
 
 MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
@@ -109,6 +111,15 @@ def test_what_cannot_be_written_is_named_after_the_table_and_the_rest_is_there(t
     assert "Traceback" not in said.err
     left = {path.name for path in summary.glob("*.png") if path.is_file()}
     assert left == (set() if names == [""] else FIGURES - {"history.png", "slices.png"})
+
+
+def test_a_search_without_its_summary_ends_with_status_1_and_so_does_its_report(tmp_path, capsys):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "summary").touch()
+    said = search(folder, "lr=choice(0.1)", status=1)
+    assert "1 trial: 1 complete" in said and "summary/trials.tsv is not written: " in said and "Traceback" not in said
+    assert main(["search", str(folder)]) == 1 and "1 trial: 1 complete" in capsys.readouterr().out
 
 
 def test_the_page_shows_the_figures_and_fetches_nothing(tmp_path, capsys):
