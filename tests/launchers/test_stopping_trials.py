@@ -131,7 +131,7 @@ def test_paused_trials_of_a_search_that_is_over_are_closed_while_none_runs(tmp_p
     for trial, now in zip(before, trials(folder), strict=True):
         assert now.state.name == ("PRUNED" if trial.number in paused else "COMPLETE")
         assert outcomes(folder)[trial.number]["value"] == max(now.intermediate_values.values())
-    said = search(folder, *own, "hydra.sweeper.n_trials=9", status=2)
+    said = search(folder, *own, "hydra.sweeper.n_trials=9", status=1)
     assert f"is over: python -m nlu.jobs {folder} --stop has ended it" in said
 
 
