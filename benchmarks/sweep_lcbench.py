@@ -12,12 +12,10 @@ github.com/slds-lmu/yahpo_data, Apache-2.0), in $NLU_DATA or --data.
 """
 
 import argparse
-import heapq
 import json
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,9 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.samplers import RandomSampler, TPESampler
-from optuna.trial import Trial, TrialState, create_trial
+from simulated import METHODS, Simulation
 
-from nlu.search import steps
-from nlu.search.pruners import PRUNER, HalvingPruner
-from nlu.search.sampling import SeededByTrial, stable_seed
-from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import value_at
-from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import Space
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,12 +41,6 @@ SPACE = Space(
         "max_dropout": FloatDistribution(0.0, 1.0),
     }
 )  # fmt: skip
-METHODS = {
-    "random": ("none", "random"), "tpe": ("none", "tpe"), "hyperband": ("hyperband", "tpe"),
-    "hyperband+random": ("hyperband", "random"), "asha": ("asha", "tpe"), "asha+random": ("asha", "random"),
-    "freeze_thaw": ("freeze_thaw", "random"),
-}  # fmt: skip
-"""pruner and sampler of each method"""
 
 
 class Surrogate:
@@ -89,104 +75,18 @@ class Surrogate:
         return float(best.max()), float(np.median(best))
 
 
-class Simulation:
-    """A search whose jobs take a unit of time for each epoch."""
+class Curves:
+    """The curves of one data set."""
 
-    def __init__(self, surrogate: Surrogate, task: str, method: str, seed: int, budget: int, jobs: int, trials: int):
-        self._surrogate, self._task, self._budget, self._jobs, self._trials = surrogate, task, budget, jobs, trials
-        pruner, sampler = METHODS[method]
-        name = f"{task}_{seed}"
-        # With the same first configurations on all data sets, a mean over them would still be the luck of a few draws.
-        seed = stable_seed(task, seed)
-        kinds: dict[str, Any] = {"random": RandomSampler, "tpe": TPESampler}
-        self._study = optuna.create_study(
-            study_name=name, direction="maximize", sampler=SeededByTrial(lambda own: kinds[sampler](seed=own), seed)
-        )
-        spec: dict[str, Any] = {"name": pruner}
-        if pruner != "none":
-            spec |= {"min_resource": 1, "max_resource": EPOCHS, "reduction_factor": 3}
-        # In memory: the storage has no other way to it.
-        self._storage = self._study._storage
-        self._study.set_user_attr(PRUNER, spec)
-        self._pruner = None if pruner in PAUSING else HalvingPruner(spec, self._storage)
-        self._scheduler = build({**spec, "max_examples": None, "parts": 1}, SPACE, lambda key: None, seed)
-        self._curves: dict[int, np.ndarray] = {}
-        self.best: list[float] = []
-        """after each epoch of any trial"""
-        self.decision_s: list[float] = []
-        self.steps = self.starts = 0
-        """steps of all trials; those that start a process: their trial is not the one whose step has just ended"""
-        self._asking: int | None = None
+    space, evaluations = SPACE, EPOCHS
 
-    def run(self) -> None:
-        """Search until the budget is spent."""
-        running: list[tuple[float, int, int]] = []
-        now, launched = 0.0, 0
-        while len(self.best) < self._budget * EPOCHS:
-            while len(running) < self._jobs and (number := self._next()) is not None:
-                launched += 1
-                heapq.heappush(running, (now + self._length(number), launched, number))
-            if not running:
-                return
-            now, _, number = heapq.heappop(running)
-            self._advance(number)
+    def __init__(self, surrogate: Surrogate, task: str):
+        self._surrogate, self._task = surrogate, task
 
-    def _next(self) -> int | None:
-        trials = self._study.get_trials(deepcopy=False)
-        may_begin = len(trials) < self._trials
-        if self._pruner is not None:
-            return self._begun(self._study.ask().number) if may_begin else None
-        began_s = time.process_time()
-        log = steps.log_of(trials)
-        asking, self._asking = self._asking, None
-        decision = self._scheduler.decide(
-            steps.standings(trials, maximize=True, asking=asking), log, may_begin=may_begin
-        )
-        self.decision_s.append(time.process_time() - began_s)
-        if decision is None:
-            return None
-        self.steps += 1
-        self.starts += decision.number is None or decision.number != asking
-        name, step = steps.step_of(decision, len(log), answers=True)
-        if decision.number is not None:
-            self._storage.set_trial_system_attr(decision.number, name, step)
-            return decision.number
-        fixed = {} if decision.values is None else {steps.FIXED: dict(decision.values)}
-        trial = create_trial(state=TrialState.RUNNING, system_attrs={name: step, **fixed})
-        return self._begun(self._storage.create_new_trial(self._study._study_id, trial))
-
-    def _begun(self, number: int) -> int:
-        trial = Trial(self._study, number)
-        values = SPACE.draw(trial._suggest, lambda key: None)
-        trial.set_user_attr(steps.VALUES, values)
-        self._curves[number] = self._surrogate.curves(self._task, [list(values.values())])[0]  # type: ignore[arg-type]
-        return number
-
-    def _length(self, number: int) -> int:
-        """Return the epochs until the next decision about a trial."""
-        trial = self._storage.get_trial(number)
-        seen = trial.last_step or 0
-        if (until := steps.until_of(trial)) is not None:
-            return until - seen
-        return 1
-
-    def _advance(self, number: int) -> None:
-        trial = self._storage.get_trial(number)
-        seen = trial.last_step or 0
-        until = seen + self._length(number) if self._pruner is None else EPOCHS
-        for epoch in range(seen + 1, until + 1):
-            value = float(self._curves[number][epoch - 1])
-            self._storage.set_trial_intermediate_value(number, epoch, value)
-            self.best.append(max(value, self.best[-1] if self.best else value))
-            if self._pruner is not None and epoch < EPOCHS:
-                if self._pruner.prune(self._study, self._storage.get_trial(number)):
-                    self._study.tell(number, state=TrialState.PRUNED)
-                    return
-        if until == EPOCHS:
-            self._study.tell(number, float(self._curves[number].max()))
-        else:
-            self._storage.set_trial_system_attr(number, *steps.pause_of(until, self.steps))
-            self._asking = number
+    def curve(self, values: Mapping[str, object]) -> tuple[Sequence[float], Sequence[float]]:
+        """Return the curve of a configuration: what it reports is what it is worth."""
+        found = self._surrogate.curves(self._task, [list(values.values())])[0]  # type: ignore[arg-type]
+        return found, found
 
 
 def referenced(surrogate: Surrogate, task: str, file: Path | None) -> tuple[float, float]:
@@ -272,11 +172,10 @@ def main() -> None:
                 key = [task, seed, method, arguments.jobs, arguments.trials, arguments.budget]
                 if json.dumps(key) not in kept:
                     search = Simulation(
-                        surrogate, task, method, seed, arguments.budget, arguments.jobs, arguments.trials
+                        Curves(surrogate, task), task, method, seed, arguments.budget, arguments.jobs, arguments.trials
                     )
                     search.run()
-                    values = search.best + search.best[-1:] * (arguments.budget * EPOCHS - len(search.best))
-                    regret = [round((high - value) / (high - median), 5) for value in values]
+                    regret = [round((high - value) / (high - median), 5) for value in search.best]
                     record = {
                         "search": key, "regret": regret, "decision_s": search.decision_s,
                         "steps": search.steps, "starts": search.starts,

@@ -28,7 +28,7 @@ SCHEDULE = "scheduler=choice(one_cycle,constant)"
 SMALL = (SCHEDULE, "trainer.batch_size=choice(8,16,32,64)")
 TASKS: dict[str, tuple[str, tuple[int, int], tuple[str, ...], tuple[str, ...]]] = {
     "reviews_textcnn": (
-        "ChnSentiCorp/train.tsv ChnSentiCorp/dev.tsv", (3000, 1200),
+        "ChnSentiCorp/train.tsv ChnSentiCorp/dev.tsv", (2000, 1200),
         ("model=textcnn", "data=chnsenticorp", "data.max_len=128", "trainer.max_duration=3ep", "trainer.eval_interval=0.2ep"),
         (*SMALL, "optimizer.lr=tag(log,interval(1e-4,2e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
     ),
@@ -38,7 +38,7 @@ TASKS: dict[str, tuple[str, tuple[int, int], tuple[str, ...], tuple[str, ...]]] 
         (*SMALL, "optimizer.lr=tag(log,interval(3e-5,3e-3))", "model.head_dropout=interval(0.0,0.5)", "scheduler.warmup=interval(0.0,0.3)"),
     ),
     "cluener_textcnn": (
-        "CLUENER2020/train.json CLUENER2020/dev.json", (4000, 1343),
+        "CLUENER2020/train.json CLUENER2020/dev.json", (2400, 1000),
         ("model=textcnn", "data=cluener", "trainer.max_duration=4ep", "trainer.eval_interval=0.25ep"),
         (*SMALL, "optimizer.lr=tag(log,interval(3e-4,3e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
     ),
@@ -51,11 +51,6 @@ TASKS: dict[str, tuple[str, tuple[int, int], tuple[str, ...], tuple[str, ...]]] 
         "TNEWS/train.tsv TNEWS/dev.tsv", (6000, 2000),
         ("model=textcnn", "data=tnews", "trainer.max_duration=3ep", "trainer.eval_interval=0.1875ep"),
         (*SMALL, "optimizer.lr=tag(log,interval(1e-4,2e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
-    ),
-    "reviews_static": (
-        "ChnSentiCorp/train.tsv ChnSentiCorp/dev.tsv", (3000, 1200),
-        ("model=static", "data=chnsenticorp", "data.max_len=128", "trainer.max_duration=4ep", "trainer.eval_interval=0.25ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=interval(0.0,0.6)", "model.embedding_size=choice(32,64,128,256)"),
     ),
 }  # fmt: skip
 """files of a task, rows drawn from each, what all its runs share, and the space"""

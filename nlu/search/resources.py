@@ -11,7 +11,7 @@ from nlu.config.types import Duration
 from nlu.config.words import counted
 from nlu.search.pruners import HYPERBAND, KEY, NAMES, NONE, Bracket, brackets, problem_of
 from nlu.search.schedulers.asha import rungs
-from nlu.search.schedulers.scheduler import PAUSING
+from nlu.search.schedulers.scheduler import PAUSING, first_decision
 
 
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -97,11 +97,15 @@ def _resources(
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
     # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
     first = min(_lengths("trainer.eval_interval", _first_evaluation, configs, num_examples)) if configs else 0
-    least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples)) if low else first
     most = max(_lengths("hydra.sweeper.max_resource", high or _whole_run, configs, num_examples))
-    if least <= first:
-        # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
-        least = min(first, most)
+    # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
+    first = min(first, most)
+    if low:
+        least = max(first, min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples)))
+    elif any(config["trainer"].get("eval_warmup") is not None for config in configs):
+        least = first
+    else:
+        least = first_decision(first, most // max(map(num_repeats, configs)))
     whole = max(_lengths("trainer.max_duration", _whole_run, configs, num_examples)) if configs else most
     if most != whole and pauses(settings):
         raise UserError(
@@ -113,7 +117,8 @@ def _resources(
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
-    return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
+    found = {"min_resource": least, "max_resource": most, "reduction_factor": factor}
+    return {**found, "interval": first or least} if pauses(settings) else found
 
 
 def _first_evaluation(trainer: Mapping[str, Any]) -> str:

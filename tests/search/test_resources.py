@@ -20,6 +20,17 @@ def test_resources_are_the_first_evaluation_and_the_whole_run():
     assert (found["min_resource"], found["max_resource"]) == (500, 2000)
 
 
+def test_the_first_decision_waits_for_three_evaluations_or_a_fifth_of_a_trial():
+    # 2,000 examples: 20, 10, 8 and 4 evaluations, of which a fifth is 4, 2, 1 and none.
+    lengths = {"0.1ep": 300, "0.2ep": 400, "0.25ep": 250, "0.5ep": 500}
+    for eval_interval, first in lengths.items():
+        found = spec([config(eval_interval=eval_interval)], pruner="asha", n_trials=9, max_examples=None)
+        assert found["min_resource"] == first and 1000 * float(eval_interval[:-2]) == found["interval"]
+    # A fold has as many examples as a trial without folds.
+    assert spec([config(eval_interval="0.1ep", folds=5)])["min_resource"] == 300
+    assert spec([config(eval_interval="0.1ep")], min_resource="0.1ep")["min_resource"] == 100
+
+
 def test_the_first_rung_waits_for_the_warm_up_of_evaluations():
     warm = config()
     warm["trainer"] |= {"eval_warmup": "0.75ep"}
@@ -50,7 +61,7 @@ def test_what_a_search_will_cost_is_announced_for_each_pruner():
 
 def test_steps_count_by_every_batch_size_that_is_drawn():
     found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
-    assert (found["min_resource"], found["max_resource"]) == (50, 800)
+    assert (found["min_resource"], found["max_resource"]) == (150, 800)
 
 
 def test_resources_in_whole_powers_keep_their_last_rung_despite_short_steps():
@@ -75,10 +86,11 @@ def test_no_evaluation_that_is_meant_for_a_rung_falls_short_of_it(num_examples, 
     seen = [clock.examples(step) for step in range(clock.steps(parse_duration(max_duration)) + 1)
             if clock.is_time(interval, step)]  # fmt: skip
     rungs = brackets(found)[0].rungs
+    first = max(1, min(3, len(seen) // 5))
     assert rungs
     for number, rung in enumerate(rungs):
         # Two evaluations can fall into one step; then the next one is the first that has seen so many.
-        assert rung <= seen[min(3**number, len(seen)) - 1]
+        assert rung <= seen[min(first * 3**number, len(seen)) - 1]
 
 
 def test_folds_and_seeds_lengthen_the_trial():

@@ -21,8 +21,8 @@ from nlu.search.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _seen
 from nlu.search.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Lengths, Standing
 
-LENGTHS = Lengths(least=1, end=27, part=27)
-COARSE = Lengths(least=3, end=27, part=27)
+LENGTHS = Lengths(least=1, first=1, end=27, part=27)
+COARSE = Lengths(least=3, first=3, end=27, part=27)
 LR = FloatDistribution(1e-4, 1.0, log=True)
 
 
@@ -145,7 +145,7 @@ def test_asha_ranks_all_trials_of_a_rung_but_continues_only_paused_ones():
 
 
 def test_the_rest_of_a_budget_goes_to_the_best_trial():
-    lengths = Lengths(1, 27, 27, budget=40)
+    lengths = Lengths(1, 1, 27, 27, budget=40)
     trials = [trial(0, [0.1] * 3), trial(1, [0.3] * 3), trial(2, [0.2] * 9)]
     # 15 examples are spent and 25 left, so trials 0 and 1 could end, but no further one could begin.
     chosen = Asha(lengths, 4).decide(trials, [], may_begin=True)
@@ -155,7 +155,7 @@ def test_the_rest_of_a_budget_goes_to_the_best_trial():
 
 
 def test_folds_continue_one_by_one_and_the_best_mean_is_finished():
-    lengths = Lengths(1, end=12, part=4)
+    lengths = Lengths(1, 1, end=12, part=4)
     first, second = trial(0, [0.1, 0.2, 0.3, 0.5], ends=(4,)), trial(1, [0.1, 0.2, 0.3, 0.4], ends=(4,))
     assert lengths.last_steps([first, second]).number == 0
     assert lengths.last_steps([first, second]).until == 5
@@ -215,7 +215,7 @@ def height(lr, at):
 
 
 def test_freeze_thaw_finds_the_best_height_for_the_price_of_a_few_whole_trials():
-    trials, _ = searched(COARSE, height, budget=6 * 27)
+    trials, _ = searched(COARSE, height, budget=8 * 27)
     best = max(trials, key=lambda each: each.best)
     assert abs(math.log10(best.values["lr"]) + 2) < 0.35
     assert best.best > 0.95 * height(0.01, 27)
@@ -236,9 +236,22 @@ def test_freeze_thaw_begins_by_ranks_so_that_it_finds_slow_trials_that_end_best(
         for runs in (0, FIRST_RUNS)
     }  # fmt: skip
     assert statistics.fmean(best[FIRST_RUNS]) > statistics.fmean(best[0]) + 0.02
-    _, log = searched(COARSE, crossing, budget=7 * 27)
-    rules = [decision.why["rule"] for decision in log]
-    assert "promoted" in rules and "promoted" not in rules[rules.index("model") :]
+
+
+def test_ranks_decide_which_trial_continues_until_150_evaluations_were_seen():
+    trials, log = searched(LENGTHS, crossing, budget=8 * 27)
+    reached: dict[int, int] = {}
+    promoted_at, model_at, begun = [], [], 0
+    for decision in log:
+        seen = sum(reached.values())
+        promoted_at += [seen] * (decision.why["rule"] == "promoted")
+        model_at += [seen] * (decision.why["rule"] == "model")
+        number = begun if decision.number is None else decision.number
+        begun += decision.number is None
+        reached[number] = min(decision.until, LENGTHS.end)
+    # Each trial is scored after every example. The model fills what ranks leave.
+    assert sum(reached.values()) == sum(each.examples for each in trials) > 200
+    assert min(model_at) < max(promoted_at) < 150 < max(model_at)
 
 
 def test_freeze_thaw_decides_alike_from_the_same_trials_and_differently_by_seed():

@@ -16,11 +16,11 @@ PROMOTED, NEW = "promoted", "new"
 
 
 class Asha:
-    """Promotes trials from rung to rung; the rungs are `least` times powers of the factor."""
+    """Promotes trials from rung to rung; the first rung is `Lengths.first`, each other one `factor` times the one before."""
 
     def __init__(self, lengths: Lengths, factor: int):
         self._lengths, self._factor = lengths, factor
-        self.rungs = rungs(lengths.least, lengths.part, factor)
+        self.rungs = rungs(lengths.first, lengths.part, factor)
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Asha":

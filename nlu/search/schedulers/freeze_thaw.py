@@ -7,9 +7,9 @@ late, and no trade-off has to be set. Unlike there, the trial whose step has jus
 likelier by less than 0.1 percentage points: where nothing is likely to improve, trials would otherwise take turns step
 by step, and each turn starts a process.
 
-A search begins as one with asha and random configurations. Where the fastest trials are not those that end best, as
-with the learning rate of a run of fixed length, a model of first steps only would continue no other ones, and never see
-its mistake.
+A search begins as one with asha and random configurations, and while few evaluations were seen, a trial that ranks
+promote comes before what the model wants. Where the fastest trials are not those that end best, as with the learning
+rate of a run of fixed length, a model of first steps only would continue no other ones, and never see its mistake.
 """
 
 import math
@@ -30,8 +30,11 @@ from nlu.search.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, D
 FIRST_TRIALS = 8
 """trials that are drawn at random before the model decides"""
 FIRST_RUNS, FIRST_SHARE = 3.0, 0.4
-"""ranks decide over the examples of so many whole trials before the model does, but over no more than this share of the
-budget"""
+"""over the examples of so many whole trials, but no more than this share of the budget, trials are drawn at random and
+continue by ranks only"""
+RANKED = 150
+"""until so many evaluations were seen, a trial that is promoted by ranks comes before those of the model: in a search
+over runs that are scored 16 times, up to the ninth whole trial (benchmarks/SWEEPS.md)"""
 EXPLORED = 0.1
 """the share of decisions for a new trial that is drawn at random"""
 TRUSTED = 0.5
@@ -132,13 +135,13 @@ class FreezeThaw:
         may_begin = may_begin and lengths.end <= left
         paused = [trial for trial in trials if trial.state == PAUSED and not trial.part_ends]
         paused = [trial for trial in paused if lengths.can_end(trial, left)]
+        seen = sum(len(trial.points) for trial in trials)
+        if seen < RANKED and (promoted := self._ranks.promoted(trials, left)) is not None:
+            return promoted
         if may_begin and (len(trials) < FIRST_TRIALS or random.random() < EXPLORED):
             return self._begun(self._random(random), {"rule": "random"})
-        if lengths.spent(trials) < self._by_rank_until:
-            if (promoted := self._ranks.promoted(trials, left)) is not None:
-                return promoted
-            if may_begin:
-                return self._begun(self._random(random), {"rule": NEW})
+        if may_begin and lengths.spent(trials) < self._by_rank_until:
+            return self._begun(self._random(random), {"rule": NEW})
         if not any(math.isfinite(trial.best) for trial in trials):
             if may_begin:
                 return self._begun(self._random(random), {"rule": "random"})
@@ -149,7 +152,7 @@ class FreezeThaw:
         return self._most_probable(trials, log, paused, new, random)
 
     def _begun(self, values: Mapping[str, object], why: Mapping[str, Any]) -> Decision:
-        return Decision(self._lengths.stop(None, self._steps), values=values, why=why)
+        return Decision(self._ranks.rungs[0], values=values, why=why)
 
     def _thawed(self, trial: Standing, why: Mapping[str, Any]) -> Decision:
         return Decision(self._lengths.stop(trial, self._steps), trial.number, why=why)

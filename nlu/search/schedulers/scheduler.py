@@ -84,12 +84,24 @@ class Scheduler(Protocol):
         """
 
 
+FIRST_EVALUATIONS, LARGEST_SHARE = 3, 5
+"""a trial is decided about after so many evaluations at the earliest, unless they are more than a fifth of it: the first
+ones say little about the last (benchmarks/SWEEPS.md)"""
+
+
+def first_decision(interval: int, part: int) -> int:
+    """Return the examples before the first decision, of trials that are scored at each interval."""
+    return max(1, min(FIRST_EVALUATIONS, part // LARGEST_SHARE // interval)) * interval
+
+
 @dataclass(frozen=True)
 class Lengths:
     """The lengths of trials, in examples seen."""
 
     least: int
     """between two evaluations"""
+    first: int
+    """before a trial is decided about for the first time"""
     end: int
     """of a whole trial, with all its folds and seeds"""
     part: int
@@ -101,7 +113,9 @@ class Lengths:
     def of(cls, spec: Mapping[str, Any]) -> Lengths:
         """Read them from the specification of a pruner."""
         budget, end = spec.get("max_examples"), spec["max_resource"]
-        return cls(spec["min_resource"], end, end // spec.get("parts", 1), math.inf if budget is None else budget)
+        # A search that began before this was told apart decides first after an evaluation.
+        first, least = spec["min_resource"], spec.get("interval", spec["min_resource"])
+        return cls(least, first, end, end // spec.get("parts", 1), math.inf if budget is None else budget)
 
     def stop(self, trial: Standing | None, steps: int) -> int:
         """Return where a trial (None: a new one) is decided about again: after some evaluations, or a whole fold."""
