@@ -1,6 +1,6 @@
 """Train the runs behind benchmarks/curves: random configurations of small models on real data, scored along the way.
 
-    python benchmarks/curves/make.py                        # all tasks, two hours on one core; given again, it continues
+    python benchmarks/curves/make.py                      # all tasks, in three hours of a core; it continues
     python benchmarks/curves/make.py sst2_static --folder outputs/curves
 
 A task is a model on a part of a data set. A search without a pruner draws 60 configurations at random and trains each
@@ -14,9 +14,9 @@ import csv
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,36 +24,53 @@ ROOT = HERE.parents[1]
 DATA = Path(os.environ.get("NLU_DATA", ROOT.parent / "shared" / "data"))
 CONFIGURATIONS, REPEATED, SEEDS = 60, 6, (2, 3)
 RAW = "raw.tsv"
-SCHEDULE = "scheduler=choice(one_cycle,constant)"
-SMALL = (SCHEDULE, "trainer.batch_size=choice(8,16,32,64)")
-TASKS: dict[str, tuple[str, tuple[int, int], tuple[str, ...], tuple[str, ...]]] = {
-    "reviews_textcnn": (
-        "ChnSentiCorp/train.tsv ChnSentiCorp/dev.tsv", (2000, 1200),
-        ("model=textcnn", "data=chnsenticorp", "data.max_len=128", "trainer.max_duration=3ep", "trainer.eval_interval=0.2ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(1e-4,2e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model on a part of a data set."""
+
+    train: str
+    dev: str
+    rows: tuple[int, int]
+    """drawn from the two files"""
+    shared: str
+    """what all its runs have in common"""
+    space: str
+    """besides schedule and batch size"""
+
+
+SPACE = "scheduler=choice(one_cycle,constant) trainer.batch_size=choice(8,16,32,64)"
+OF_TEXTCNN = "model.dropout=interval(0.0,0.6) model.hidden_size=choice(64,128,256)"
+TASKS = {
+    "reviews_textcnn": Task(
+        "ChnSentiCorp/train.tsv", "ChnSentiCorp/dev.tsv", (2000, 1200),
+        "model=textcnn data=chnsenticorp data.max_len=128 trainer.max_duration=3ep trainer.eval_interval=0.2ep",
+        f"optimizer.lr=tag(log,interval(1e-4,2e-2)) {OF_TEXTCNN}",
     ),
-    "tnews_simbert_tiny": (
-        "TNEWS/train.tsv TNEWS/dev.tsv", (3000, 1000),
-        ("model=simbert_tiny", "data=tnews", "trainer.max_duration=2ep", "trainer.eval_interval=0.16666ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(3e-5,3e-3))", "model.head_dropout=interval(0.0,0.5)", "scheduler.warmup=interval(0.0,0.3)"),
+    "tnews_simbert_tiny": Task(
+        "TNEWS/train.tsv", "TNEWS/dev.tsv", (3000, 1000),
+        "model=simbert_tiny data=tnews trainer.max_duration=2ep trainer.eval_interval=0.16666ep",
+        "optimizer.lr=tag(log,interval(3e-5,3e-3)) model.head_dropout=interval(0.0,0.5) "
+        "scheduler.warmup=interval(0.0,0.3)",
     ),
-    "cluener_textcnn": (
-        "CLUENER2020/train.json CLUENER2020/dev.json", (2400, 1000),
-        ("model=textcnn", "data=cluener", "trainer.max_duration=4ep", "trainer.eval_interval=0.25ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(3e-4,3e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
+    "cluener_textcnn": Task(
+        "CLUENER2020/train.json", "CLUENER2020/dev.json", (2400, 1000),
+        "model=textcnn data=cluener trainer.max_duration=4ep trainer.eval_interval=0.25ep",
+        f"optimizer.lr=tag(log,interval(3e-4,3e-2)) {OF_TEXTCNN}",
     ),
-    "sst2_static": (
-        "SST-2/train.tsv SST-2/dev.tsv", (8000, 872),
-        ("model=static", "data=sst2", "trainer.max_duration=2ep", "trainer.eval_interval=0.125ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=interval(0.0,0.6)", "model.embedding_size=choice(32,64,128,256)"),
+    "sst2_static": Task(
+        "SST-2/train.tsv", "SST-2/dev.tsv", (8000, 872),
+        "model=static data=sst2 trainer.max_duration=2ep trainer.eval_interval=0.125ep",
+        "optimizer.lr=tag(log,interval(1e-4,1e-1)) model.dropout=interval(0.0,0.6) "
+        "model.embedding_size=choice(32,64,128,256)",
     ),
-    "tnews_textcnn": (
-        "TNEWS/train.tsv TNEWS/dev.tsv", (6000, 2000),
-        ("model=textcnn", "data=tnews", "trainer.max_duration=3ep", "trainer.eval_interval=0.1875ep"),
-        (*SMALL, "optimizer.lr=tag(log,interval(1e-4,2e-2))", "model.dropout=interval(0.0,0.6)", "model.hidden_size=choice(64,128,256)"),
+    "tnews_textcnn": Task(
+        "TNEWS/train.tsv", "TNEWS/dev.tsv", (6000, 2000),
+        "model=textcnn data=tnews trainer.max_duration=3ep trainer.eval_interval=0.1875ep",
+        f"optimizer.lr=tag(log,interval(1e-4,2e-2)) {OF_TEXTCNN}",
     ),
 }  # fmt: skip
-"""files of a task, rows drawn from each, what all its runs share, and the space"""
 
 
 def train(arguments: list[str]) -> None:
@@ -84,9 +101,9 @@ def in_process(arguments: list[str]) -> None:
 
 
 def drawn(task: str, folder: Path) -> list[str]:
-    """Write the rows of a task, drawn once with a fixed seed, unless they are there; returns the keys that name them."""
-    named = []
-    for name, path, count in zip(("train", "dev"), TASKS[task][0].split(), TASKS[task][1], strict=True):
+    """Write the rows of a task, drawn once with a fixed seed, unless they are there; returns keys that name them."""
+    named, task_of = [], TASKS[task]
+    for name, path, count in zip(("train", "dev"), (task_of.train, task_of.dev), task_of.rows, strict=True):
         own = folder / f"{task}-{name}{Path(path).suffix}"
         if not own.is_file():
             folder.mkdir(parents=True, exist_ok=True)
@@ -114,8 +131,9 @@ def curve(run: Path) -> dict[str, object]:
 
 def make(task: str, folder: Path) -> None:
     """Train the runs of a task and write its table."""
-    files, _, shared, space = TASKS[task]
-    shared = (*shared, *drawn(task, folder / "data"), "precision=auto", "trainer.save=false", "tracker=none")
+    space = [*SPACE.split(), *TASKS[task].space.split()]
+    shared = [*TASKS[task].shared.split(), *drawn(task, folder / "data")]
+    shared += ["precision=auto", "trainer.save=false", "tracker=none"]
     search = folder / task
     sweeper = (
         "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random", "hydra.sweeper.pruner=none",
@@ -140,7 +158,7 @@ def make(task: str, folder: Path) -> None:
             {"configuration": number, "seed": seed, "values": values, **curve(again / str(at))}
             for at, seed in enumerate(SEEDS)
         ]
-    head = {"task": task, "files": files, "command": shlex.join(TASKS[task][2]), "space": list(space)}
+    head = {"task": task, **asdict(TASKS[task]), "space": space}
     text = json.dumps(head)[:-1] + ', "runs": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]}\n"
     (HERE / f"{task}.json").write_text(text, encoding="utf-8")
 

@@ -16,7 +16,7 @@ PROMOTED, NEW = "promoted", "new"
 
 
 class Asha:
-    """Promotes trials from rung to rung; the first rung is `Lengths.first`, each other one `factor` times the one before."""
+    """Promotes trials from rung to rung: the first is `Lengths.first`, each other one `factor` times the one before."""
 
     def __init__(self, lengths: Lengths, factor: int):
         self._lengths, self._factor = lengths, factor

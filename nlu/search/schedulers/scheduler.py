@@ -85,8 +85,8 @@ class Scheduler(Protocol):
 
 
 FIRST_EVALUATIONS, LARGEST_SHARE = 3, 5
-"""a trial is decided about after so many evaluations at the earliest, unless they are more than a fifth of it: the first
-ones say little about the last (benchmarks/SWEEPS.md)"""
+"""a trial is first decided about after so many evaluations, or fewer if they are more than a fifth of it: early ones
+say little about the last (benchmarks/SWEEPS.md)"""
 
 
 def first_decision(interval: int, part: int) -> int:
