@@ -75,7 +75,7 @@ ALSO_WRONG = [
     (["model=choice(bert_tiny,甲)"], "model=甲: unknown choice"),
     (["optimizer.lr=tag(log,interval(0,0.1))"], "`low > 0` must hold for `log=True`"),
     ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
-    ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
+    ([LR, "hydra.sweeper.storage=/proc/x/journal.log"], "cannot be written"),
     ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
     (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
     ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),

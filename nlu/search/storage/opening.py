@@ -6,9 +6,7 @@ A path, or null for the sweep folder, is a journal file. `postgresql://` and oth
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +50,7 @@ def journal_of(mirror: str | None) -> str | None:
 
 
 def url_problems(url: str, n_jobs: int) -> list[str]:
-    """Return what is wrong with a storage URL, without connecting to it and without leaving a file."""
+    """Return what is wrong with a storage URL, without connecting to it."""
     scheme = url.partition("://")[0].partition("+")[0]
     if problems := list(credential_problems(url, KEY)):
         return problems
@@ -61,29 +59,8 @@ def url_problems(url: str, n_jobs: int) -> list[str]:
             f"{KEY} is {url} and hydra.sweeper.n_jobs is {n_jobs}, but sqlite locks up under several writers; set "
             f"{KEY} to {ALTERNATIVES}, or hydra.sweeper.n_jobs=1"
         ]
-    if scheme == JOURNAL_SCHEME:
-        problem = _path_problem(Path(url.partition("://")[2]))
-    else:
-        problem = None if scheme in OBJECT_SCHEMES else _driver_problem(url)
+    problem = None if scheme in (JOURNAL_SCHEME, *OBJECT_SCHEMES) else _driver_problem(url)
     return [problem] if problem else []
-
-
-def _path_problem(path: Path) -> str | None:
-    """Return why a journal cannot be written. Permissions do not show it, so this creates and removes a file."""
-    missing = [folder for folder in path.parents if not folder.exists()]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        return _unwritable(path, error)
-    finally:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-    return None
 
 
 def _unwritable(path: Path, error: OSError) -> str:
