@@ -154,6 +154,22 @@ def test_the_rest_of_a_budget_goes_to_the_best_trial():
     assert Asha(lengths, 4).decide(trials, [], may_begin=True) is None
 
 
+def test_no_step_spends_what_the_best_trial_needs_to_end():
+    lengths = Lengths(1, 1, 27, 27, budget=45)
+    # 25 examples are spent and 20 left. The best trial needs 18; the other one could end too, but not after it.
+    trials = [trial(0, [0.5] * 9), trial(1, [0.4] * 16)]
+    assert [lengths.affords(trials, each, until) for each, until in zip(trials, (27, 17), strict=True)] == [True, True]
+    assert not lengths.affords(trials, trials[1], 19)
+    # One that runs up to 20 may be the best then, and 7 examples more; 16 of them are left.
+    trials[1] = trial(1, [0.4] * 16, RUNNING, until=20)
+    assert lengths.left(trials) == 16 and not lengths.affords(trials, trials[0], 10)
+    assert not lengths.affords(trials, None, 1)
+    for seed in range(6):
+        found, _ = searched(replace(COARSE, budget=100), crossing, seed=seed, budget=200)
+        assert max(found, key=lambda each: each.best).state == ENDED
+        assert sum(each.examples for each in found) <= 100
+
+
 def test_folds_continue_one_by_one_and_the_best_mean_is_finished():
     lengths = Lengths(1, 1, end=12, part=4)
     first, second = trial(0, [0.1, 0.2, 0.3, 0.5], ends=(4,)), trial(1, [0.1, 0.2, 0.3, 0.4], ends=(4,))

@@ -29,29 +29,26 @@ class Asha:
 
     def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
         """Return the trial that gets the next step, see `Scheduler`."""
-        left = self._lengths.left(trials)
-        if (promoted := self.promoted(trials, left)) is not None:
+        if (promoted := self.promoted(trials)) is not None:
             return promoted
-        if may_begin and self._lengths.end <= left:
+        if may_begin and self._lengths.affords(trials, None, self.rungs[0]):
             return Decision(self.rungs[0], why={"rule": NEW})
         return self._lengths.last_steps(trials)
 
-    def promoted(self, trials: Sequence[Standing], left: float) -> Decision | None:
-        """Return the step of the trial that passes its rung, from the highest rung down; None if none does.
-
-        `left` is the rest of the budget.
-        """
+    def promoted(self, trials: Sequence[Standing]) -> Decision | None:
+        """Return the step of the trial that passes its rung, from the highest rung down; None if none does."""
         for level in reversed(range(len(self.rungs) - 1)):
-            if (found := self._promoted(trials, level, left)) is not None:
+            if (found := self._promoted(trials, level)) is not None:
                 why = {"rule": PROMOTED, **self._place(trials, level, found.number)}
                 return Decision(self.rungs[level + 1], found.number, why=why)
         return None
 
-    def _promoted(self, trials: Sequence[Standing], level: int, left: float) -> Standing | None:
+    def _promoted(self, trials: Sequence[Standing], level: int) -> Standing | None:
         """Return the best trial that is paused at a rung and may pass it."""
+        until = self.rungs[level + 1]
         for trial in (ranked := self._ranked(trials, self.rungs[level]))[: len(ranked) // self._factor]:
-            waits = trial.state == PAUSED and trial.examples < self.rungs[level + 1] and not trial.part_ends
-            if waits and math.isfinite(trial.best) and self._lengths.can_end(trial, left):
+            waits = trial.state == PAUSED and trial.examples < until and not trial.part_ends
+            if waits and math.isfinite(trial.best) and self._lengths.affords(trials, trial, until):
                 return trial
         return None
 

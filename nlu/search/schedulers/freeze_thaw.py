@@ -131,12 +131,11 @@ class FreezeThaw:
         """Return the trial that gets the next step, see `Scheduler`."""
         lengths = self._lengths
         random = np.random.default_rng([self._seed, len(log)])
-        left = lengths.left(trials)
-        may_begin = may_begin and lengths.end <= left
+        may_begin = may_begin and lengths.affords(trials, None, self._ranks.rungs[0])
         paused = [trial for trial in trials if trial.state == PAUSED and not trial.part_ends]
-        paused = [trial for trial in paused if lengths.can_end(trial, left)]
+        paused = [trial for trial in paused if lengths.affords(trials, trial, lengths.stop(trial, self._steps))]
         seen = sum(len(trial.points) for trial in trials)
-        if seen < RANKED and (promoted := self._ranks.promoted(trials, left)) is not None:
+        if seen < RANKED and (promoted := self._ranks.promoted(trials)) is not None:
             return promoted
         if may_begin and (len(trials) < FIRST_TRIALS or random.random() < EXPLORED):
             return self._begun(self._random(random), {"rule": "random"})

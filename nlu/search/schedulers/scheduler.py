@@ -140,9 +140,16 @@ class Lengths:
         """Return the rest of the budget once all running trials have reached their next decision."""
         return self.budget - self.spent(trials)
 
-    def can_end(self, trial: Standing, left: float) -> bool:
-        """Whether the rest of the budget suffices to continue a trial to its end."""
-        return self.end - trial.examples <= left
+    def affords(self, trials: Sequence[Standing], trial: Standing | None, until: int) -> bool:
+        """Whether a trial (None: a new one) may get a step: whichever trial is the best afterwards can still end."""
+        if math.isinf(self.budget):
+            return True
+        left, seen = self.left(trials), 0 if trial is None else trial.examples
+        best = max(trials, key=lambda each: (each.best, -each.number), default=None)
+        # A trial that runs may be the best when its step has ended.
+        others = [each for each in trials if each is not trial and (each is best or each.state == RUNNING)]
+        needs = [self.end - max(each.until if each.state == RUNNING else 0, each.examples) for each in others]
+        return self.end - seen <= left and until - seen + max(needs, default=0) <= left
 
     def last_steps(self, trials: Sequence[Standing]) -> Decision | None:
         """Return the decision once nothing else is affordable: the best trial runs to its end.
@@ -154,7 +161,7 @@ class Lengths:
         if not alive or any(trial.state == RUNNING for trial in trials):
             return None
         left = self.left(trials)
-        ends = [trial for trial in alive if trial.state == ENDED or self.can_end(trial, left)]
+        ends = [trial for trial in alive if trial.state == ENDED or self.end - trial.examples <= left]
         best = max(ends or alive, key=lambda trial: (trial.best, -trial.number))
         if best.state == ENDED:
             return None
