@@ -11,7 +11,6 @@ from pathlib import Path
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "launchers"))
@@ -45,8 +44,7 @@ def main(config: DictConfig) -> float:
     if config.trial is not None:
         from nlu.search.channel import COMPLETE, open_trial
 
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        open_trial(config.trial).finish(COMPLETE, folder, value=float(config.place), examples=1)
+        open_trial(config.trial).finish(COMPLETE, value=float(config.place), examples=1)
     line = json.dumps({"place": config.place, "launched": launched_s(), "began": began_s, "ended": time.time()})
     descriptor = os.open(os.environ["NLU_IDLE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     # One write to a file opened for appending, so that lines of several jobs do not mix.

@@ -221,7 +221,6 @@ class TrialChannel:
     def finish(
         self,
         state: str,
-        folder: Path,
         *,
         value: float | None = None,
         examples: int | None = None,
@@ -236,7 +235,7 @@ class TrialChannel:
         """
         if measured:
             self._write(MEASURED, dict(measured))
-        known = {"value": value, "examples": examples, "sd": sd, "folder": str(folder), "error": error}
+        known = {"value": value, "examples": examples, "sd": sd, "error": error}
         log_name = str(log_file) if log_file else None
         self._write(OUTCOME, outcome_now(state, self.attempt, wall_s=self.wall_s, log=log_name, **known))
 
@@ -262,7 +261,7 @@ class TrialChannel:
 
 def outcome_now(state: str, attempt: int, **known: object) -> dict[str, Any]:
     """Return what OUTCOME holds of a trial that has ended now; what is not `known` is None."""
-    names = ("value", "examples", "sd", "wall_s", "folder", "error", "log")
+    names = ("value", "examples", "sd", "wall_s", "error", "log")
     return {"state": state, "attempt": attempt, "ended_s": time.time(), **dict.fromkeys(names), **known}
 
 
@@ -373,7 +372,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
             return stopping.EXIT_REQUEUE
         # The log first: the outcome, which other machines read, names it.
         record_end(run_dir, error)
-        trial.finish(FAILED, run_dir, error=last_line(error), log_file=run_dir / LOG)
+        trial.finish(FAILED, error=last_line(error), log_file=run_dir / LOG)
         if isinstance(error, UserError):
             return EXIT_USER_ERROR
         raise
@@ -382,7 +381,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
             trial.stopped(f"it was sent {number.name}")
         return status
     if status:
-        trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / LOG)
+        trial.finish(FAILED, error=f"a process of it ended with status {status}", log_file=run_dir / LOG)
         return status
     # If another job has taken the trial over, its end may not be in the storage, nor its result here.
     if not trial.is_over and (run_dir / "result.json").is_file():
@@ -403,7 +402,7 @@ def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     if value is None or not math.isfinite(value):
         lacking = [f"{result['best']['metric']} is {value}"]
     if lacking:
-        trial.finish(FAILED, run_dir, error=", ".join(lacking), log_file=run_dir / LOG)
+        trial.finish(FAILED, error=", ".join(lacking), log_file=run_dir / LOG)
         return
     state, sd = PRUNED if result["pruned"] else COMPLETE, result["best"].get("sd")
-    trial.finish(state, run_dir, value=value, examples=result["examples"], sd=sd, measured=measured)
+    trial.finish(state, value=value, examples=result["examples"], sd=sd, measured=measured)

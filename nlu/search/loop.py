@@ -358,8 +358,8 @@ class Search:
         `error` is empty for a complete trial. `attempt` is the least number that its attempt counts as.
         """
         attempt, wall_s = max(attempt, frozen.user_attrs.get(ATTEMPT, 0)), worked_s(frozen) or wall_s
-        known = {"value": value, "error": error, "wall_s": wall_s, "folder": str(self.plan.folder / str(frozen.number))}
-        self._set(frozen.number, OUTCOME, outcome_now(FAILED if error else COMPLETE, attempt, **known))
+        outcome = outcome_now(FAILED if error else COMPLETE, attempt, value=value, error=error, wall_s=wall_s)
+        self._set(frozen.number, OUTCOME, outcome)
         self._close(self._frozen(frozen.number))
 
     def _place_of(self, frozen: FrozenTrial) -> list[Any]:

@@ -66,4 +66,3 @@ def test_a_trial_takes_a_gpu_for_each_of_its_devices_and_none_on_the_cpu():
     ):
         assert need_of(OmegaConf.create({"trainer": trainer})) == need
     assert need_of(OmegaConf.create({"lr": 1})) == Need(1, 1)
-    assert need_of(OmegaConf.create({"trainer": {"devices": 2}}), 4) == Need(2, 4)

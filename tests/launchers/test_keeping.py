@@ -32,7 +32,7 @@ def checkpoints(folder: Path) -> dict[int, list[str]]:
     }  # fmt: skip
 
 
-def test_a_search_that_keeps_the_best_ends_with_no_open_trial_and_no_other_checkpoint(tmp_path):
+def test_a_search_that_keeps_the_best_ends_with_no_open_trial(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path, 163)
     search(folder, *data, *THREE)
     open_ones = [trial.number for trial in trials(folder) if not trial.state.is_finished()]

@@ -96,7 +96,7 @@ class World:
             return self.climb(trial, number, values)
         except Exception as error:
             # As `run_trial` does.
-            trial.finish(channel.FAILED, self.folder, error=last_line(error))
+            trial.finish(channel.FAILED, error=last_line(error))
             return 1
 
     def climb(self, trial, number, values) -> int:
@@ -109,7 +109,7 @@ class World:
         while step < LENGTH:
             step += 1
             if number in self.fails and step == 2:
-                trial.finish(channel.FAILED, self.folder, error="out of memory")
+                trial.finish(channel.FAILED, error="out of memory")
                 return 1
             trial.report(step * STEP_EXAMPLES, value_of(values, step))
             is_paused = step < LENGTH and trial.pauses(step * STEP_EXAMPLES)
@@ -121,7 +121,7 @@ class World:
             self.saved[number] = step
             if is_paused:
                 return 75
-        trial.finish(channel.COMPLETE, self.folder, value=value_of(values, step), examples=step * STEP_EXAMPLES)
+        trial.finish(channel.COMPLETE, value=value_of(values, step), examples=step * STEP_EXAMPLES)
         return 0
 
 
@@ -246,7 +246,7 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 
-def test_a_search_that_keeps_the_best_closes_its_paused_trials_however_its_end_is_killed(tmp_path, killed_at):
+def test_paused_trials_are_closed_however_the_end_of_a_search_is_killed(tmp_path, killed_at):
     options = {"n_trials": 4, "keep": "best"}
     killed_at(math.inf)
     whole = unbroken(tmp_path, **options)

@@ -22,9 +22,7 @@ SPACE = {
 STEP_EXAMPLES = 1000
 
 
-def study_of(
-    states: str | Callable[[int], str], trials: int, *, maximize: bool = True, seed: int = 0, folder: str = "/nowhere"
-) -> optuna.Study:
+def study_of(states: str | Callable[[int], str], trials: int, *, maximize: bool = True, seed: int = 0) -> optuna.Study:
     """Return a study in memory whose trial i has the state that `states` gives; an error names markup and lines."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = random.Random(seed)
@@ -42,7 +40,7 @@ def study_of(
         steps = {STEP_EXAMPLES * (step + 1): top * (1 - math.exp(-step - 1)) for step in range(count)}
         outcome = {
             "state": state.lower(), "value": max(steps.values(), default=None), "examples": STEP_EXAMPLES * count,
-            "wall_s": 7.5 * count, "folder": f"{folder}/{number}",
+            "wall_s": 7.5 * count,
             "error": "ValueError: </script> & a\tb" if state == "FAIL" else "",
         }  # fmt: skip
         study.add_trial(

@@ -95,11 +95,11 @@ def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_is_compared(h
     assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.7
 
 
-def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed, tmp_path):
+def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed):
     job = TrialChannel(**handed(2))
     optuna.load_study(study_name="s", storage=open_storage(handed(2)["storage"])).tell(2, 0.5)
     assert job.is_over and job.report(100, 0.9)
-    job.finish(COMPLETE, tmp_path, value=0.9)
+    job.finish(COMPLETE, value=0.9)
     assert frozen(handed, 2).value == 0.5 and OUTCOME not in frozen(handed, 2).user_attrs
 
 
@@ -122,7 +122,7 @@ def test_an_error_of_a_run_is_its_outcome_and_in_its_log(handed, tmp_path, error
     outcome = frozen(handed, 0).user_attrs[OUTCOME]
     assert outcome["state"] == FAILED and outcome["error"] == told
     assert logged in (tmp_path / "0/log.txt").read_text() and outcome["log"] == str(tmp_path / "0/log.txt")
-    assert (outcome["folder"], outcome["attempt"]) == (str(tmp_path / "0"), 0)
+    assert outcome["attempt"] == 0
 
 
 @pytest.mark.parametrize(("status", "state"), [(75, None), (130, None), (1, FAILED)])
@@ -132,7 +132,7 @@ def test_a_run_that_stopped_with_its_state_saved_records_no_outcome(handed, tmp_
 
 
 def test_a_job_whose_trial_is_over_does_nothing(handed, tmp_path):
-    TrialChannel(**handed(0)).finish(COMPLETE, tmp_path, value=1.0)
+    TrialChannel(**handed(0)).finish(COMPLETE, value=1.0)
     assert run_trial(handed(0), tmp_path / "0", lambda: pytest.fail("it ran")) == 0
 
 
@@ -169,16 +169,16 @@ def job(handed, number: int, launch: int) -> TrialChannel:
     return trial
 
 
-def test_a_job_leaves_as_soon_as_a_newer_one_has_its_trial(handed, tmp_path):
+def test_a_job_leaves_as_soon_as_a_newer_one_has_its_trial(handed):
     old = job(handed, 0, launch=1)
     assert not old.report(100, 0.5)
     new = job(handed, 0, launch=2)
     with pytest.raises(Superseded, match=r"newer job \(launch 2, this was 1\)"):
         old.report(200, 0.6)
-    old.finish(FAILED, tmp_path, error="x")
+    old.finish(FAILED, error="x")
     assert frozen(handed, 0).intermediate_values == {100: 0.5} and OUTCOME not in frozen(handed, 0).user_attrs
     assert not new.report(200, 0.7)
-    new.finish(COMPLETE, tmp_path, value=0.7)
+    new.finish(COMPLETE, value=0.7)
     assert frozen(handed, 0).user_attrs[OUTCOME]["value"] == 0.7
 
 
@@ -249,7 +249,7 @@ def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
     assert frozen(handed, 0).user_attrs[REASON]["error"] == "it was sent SIGTERM"
 
 
-def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed, tmp_path):
+def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed):
     folder = Path(handed(0)["storage"].partition("://")[2]).parent
     trial = TrialChannel(**handed(0))
     trial.claim()
@@ -261,7 +261,7 @@ def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed, tmp_path)
     assert frozen(handed, 0).intermediate_values == {}
 
 
-def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path):
+def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed):
     first = TrialChannel(**handed(0))
     first._began_s -= 100.0
     first.report(50, 0.1)
@@ -270,7 +270,7 @@ def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path)
     second = TrialChannel(**handed(0))
     second._began_s -= 20.0
     assert told + 20.0 <= second.wall_s < told + 30.0
-    second.finish(COMPLETE, tmp_path, value=0.1)
+    second.finish(COMPLETE, value=0.1)
     assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
 
 

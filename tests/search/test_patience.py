@@ -33,7 +33,7 @@ def study(storage):
     return optuna.create_study(storage=open_storage(storage.url), study_name="s", direction="maximize")
 
 
-def test_every_call_of_a_search_and_its_jobs_succeeds_once_the_storage_is_back(storage, study, tmp_path):
+def test_every_call_of_a_search_and_its_jobs_succeeds_once_the_storage_is_back(storage, study):
     for number in range(2):
         with storage.back_after(AWAY_S):
             assert study.ask({"x": FloatDistribution(0, 1)}).number == number
@@ -43,7 +43,7 @@ def test_every_call_of_a_search_and_its_jobs_succeeds_once_the_storage_is_back(s
         with storage.back_after(AWAY_S):
             assert not job.report(100, number / 10)
         with storage.back_after(AWAY_S):
-            job.finish(COMPLETE, tmp_path, value=number / 10)
+            job.finish(COMPLETE, value=number / 10)
         with storage.back_after(AWAY_S):
             study.tell(number, number / 10)
     with storage.back_after(AWAY_S):
