@@ -5,7 +5,7 @@ from collections.abc import Callable
 from optuna.distributions import BaseDistribution
 
 from nlu.config.errors import UserError
-from nlu.search.space import Space, value_within
+from nlu.search.space import Space, value_within, written
 
 KEY = "hydra.sweeper.use_defaults"
 
@@ -18,16 +18,15 @@ def defaults(space: Space, composed: Callable[[str], str | None]) -> dict[str, o
     problems: list[str] = []
 
     def default(name: str, distribution: BaseDistribution) -> object:
-        remedy = f"give it a prior, {name}=tag(..., prior=VALUE), or let its sweep contain the default"
+        # A prior may be that of another condition.
         value = space.priors[name] if name in space.priors else composed(name)
-        if value is None and name not in space.priors:
-            problems.append(f"{KEY} is true, but {name} has no value without the search; {remedy}")
-            return None
         try:
-            # A prior may be that of another condition.
             return value_within(distribution, value)
         except ValueError as error:
-            problems.append(f"{KEY} is true, but {name} is {value} without the search, {error}; {remedy}")
+            problems.append(
+                f"{KEY} is true, but {name} is {written(value)} without the search, {error}; give it a prior, "
+                f"{name}=tag(..., prior=VALUE), or let its sweep contain the default"
+            )
             return None
 
     found = space.draw(default, composed)

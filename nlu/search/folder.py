@@ -85,10 +85,18 @@ def require_same(
     held = held_search(folder)
     if held is not None and held[ID] != before.get(ID):
         _refuse_held(folder, held, name, url)
-    if study is None or any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
-        # A new one, or one whose beginning was cut off by a kill.
+    if study is None:
         return
     where = f"the study {name} in {url}"
+    if any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
+        # Its beginning was cut off by a kill, or Optuna has made it. Its directions never change.
+        there, here = [each.name.lower() for each in study.directions], [direction, *Goals.of(now).directions]
+        if there != here:
+            raise UserError(
+                f"{where} is to {', '.join(there)}, this search to {', '.join(here)}; choose another hydra.sweep.dir "
+                "(and hydra.sweeper.study_name)"
+            )
+        return
     # A folder that holds the search may have been moved; then its study is the same one.
     if before[FOLDER] != now[FOLDER] and held is None:
         raise UserError(

@@ -33,7 +33,8 @@ class SearchKeys:
     pruner: Any = "hyperband"
     """hyperband | asha | freeze_thaw | none"""
     min_resource: str | None = None
-    """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
+    """Examples seen before the first decision, a duration, at least trainer.eval_interval; null = three times that, or
+    less if it is more than a fifth of a trial"""
     max_resource: str | None = None
     """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
     max_examples: str | None = None

@@ -144,7 +144,7 @@ def plan_search(
     identity = {
         FOLDER: str(asked.folder.absolute()),
         SHARED: preflight.shared_values(base, asked.space.names),
-        **({GOALS: goals.to_json()} if goals.quantities else {}),
+        GOALS: goals.to_json(),
         PRUNER: {"name": resources.pruner_name(settings)},
         SPACE: asked.space.described(),
     }

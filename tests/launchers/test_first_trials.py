@@ -34,3 +34,9 @@ def test_the_defaults_are_those_of_the_conditions_that_hold():
     assert given.priors == {"kind": "a"}
     with pytest.raises(UserError, match=r"units is 200 without the search, which is not in interval\(1, 4\)"):
         defaults(given, values.get)
+
+
+def test_a_default_of_null_is_drawn_if_the_sweep_has_it():
+    assert defaults(read_space(None, None, ["a=null,3"]), lambda key: None) == {"a": "null"}
+    with pytest.raises(UserError, match=r"a is null without the search, which is not in interval\(0.0, 1.0\); give it"):
+        defaults(read_space(None, None, ["a=interval(0,1)"]), lambda key: None)

@@ -69,6 +69,18 @@ def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_k
         require_same(tmp_path, "s", "url", own, NOW, "minimize")
 
 
+def test_a_study_that_a_kill_left_without_attributes_is_taken_only_with_the_same_directions(tmp_path: Path) -> None:
+    left = optuna.create_study(study_name="s", direction="maximize")
+    with pytest.raises(UserError, match="the study s in url is to maximize, this search to minimize; choose another"):
+        settle(tmp_path, "url", left, NOW, "minimize")
+    goals = {"goals": {"objectives": {"size_mb": False}}}
+    with pytest.raises(UserError, match="is to maximize, this search to maximize, minimize; choose another"):
+        settle(tmp_path, "url", left, {**NOW, **goals}, "maximize")
+    assert not left.user_attrs
+    settle(tmp_path, "url", left, NOW, "maximize")
+    assert left.user_attrs["space"] == NOW["space"]
+
+
 @pytest.mark.parametrize("left", [[], ["empty"], ["full"], ["folder"]])
 def test_a_search_that_was_refused_leaves_nothing_and_takes_nothing_away(tmp_path: Path, left: list[str]) -> None:
     folder = tmp_path / "s"

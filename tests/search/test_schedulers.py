@@ -19,7 +19,7 @@ from nlu.search.schedulers.encoding import (
 )
 from nlu.search.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _seen
 from nlu.search.schedulers.process import Curves, Posterior, negative_log_posterior, prior
-from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Lengths, Standing
+from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
 LENGTHS = Lengths(least=1, first=1, end=27, part=27)
 COARSE = Lengths(least=3, first=3, end=27, part=27)
@@ -144,6 +144,15 @@ def test_asha_ranks_all_trials_of_a_rung_but_continues_only_paused_ones():
     assert asha.decide([*found, trial(4, [0.1]), trial(5, [0.2])], [], may_begin=True).number == 2
 
 
+def test_asha_first_brings_a_trial_to_its_first_rung_that_was_paused_before_it():
+    # A former command had an earlier rung. Of trials that never came to a rung, none would ever be promoted.
+    asha = Asha(replace(LENGTHS, first=3), 3)
+    early, ended_fold = trial(1, [0.2]), trial(2, [0.3, 0.3], ends=(2,))
+    chosen = asha.decide([trial(0, [0.1], RUNNING, 3), early, ended_fold], [], may_begin=True)
+    assert (chosen.number, chosen.until) == (1, 3)
+    assert Asha(LENGTHS, 3).decide([early], [], may_begin=True).number is None
+
+
 def test_the_rest_of_a_budget_goes_to_the_best_trial():
     lengths = Lengths(1, 1, 27, 27, budget=40)
     trials = [trial(0, [0.1] * 3), trial(1, [0.3] * 3), trial(2, [0.2] * 9)]
@@ -164,6 +173,14 @@ def test_no_step_spends_what_the_best_trial_needs_to_end():
     trials[1] = trial(1, [0.4] * 16, RUNNING, until=20)
     assert lengths.left(trials) == 16 and not lengths.affords(trials, trials[0], 10)
     assert not lengths.affords(trials, None, 1)
+    # A trial that has ended, failed or was stopped needs nothing, however good it is and however early it ended.
+    for state in (ENDED, FAILED, STOPPED):
+        over = [trial(0, [0.5] * 9, state), trial(1, [0.4] * 16)]
+        assert lengths.affords(over, over[1], 27)
+    for state in (FAILED, STOPPED):
+        over = [trial(0, [0.9] * 2, state), trial(1, [0.5] * 9), trial(2, [0.4] * 16)]
+        # 27 are spent and 18 left, all of which the best trial that can continue needs.
+        assert not lengths.affords(over, over[2], 17)
     for seed in range(6):
         found, _ = searched(replace(COARSE, budget=100), crossing, seed=seed, budget=200)
         assert max(found, key=lambda each: each.best).state == ENDED

@@ -31,8 +31,11 @@ class Asha:
         """Return the trial that gets the next step, see `Scheduler`."""
         if (promoted := self.promoted(trials)) is not None:
             return promoted
-        if may_begin and self._lengths.affords(trials, None, self.rungs[0]):
-            return Decision(self.rungs[0], why={"rule": NEW})
+        # Paused there by a former command, whose first rung was earlier.
+        paused = (trial for trial in trials if trial.state == PAUSED and not trial.part_ends)
+        early = next((trial for trial in paused if trial.examples < self.rungs[0]), None)
+        if (early or may_begin) and self._lengths.affords(trials, early, self.rungs[0]):
+            return Decision(self.rungs[0], None if early is None else early.number, why={"rule": NEW})
         return self._lengths.last_steps(trials)
 
     def promoted(self, trials: Sequence[Standing]) -> Decision | None:

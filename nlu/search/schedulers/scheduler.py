@@ -113,9 +113,8 @@ class Lengths:
     def of(cls, spec: Mapping[str, Any]) -> Lengths:
         """Read them from the specification of a pruner."""
         budget, end = spec.get("max_examples"), spec["max_resource"]
-        # A search that began before this was told apart decides first after an evaluation.
-        first, least = spec["min_resource"], spec.get("interval", spec["min_resource"])
-        return cls(least, first, end, end // spec.get("parts", 1), math.inf if budget is None else budget)
+        part = end // spec.get("parts", 1)
+        return cls(spec["interval"], spec["min_resource"], end, part, math.inf if budget is None else budget)
 
     def stop(self, trial: Standing | None, steps: int) -> int:
         """Return where a trial (None: a new one) is decided about again: after some evaluations, or a whole fold."""
@@ -145,9 +144,11 @@ class Lengths:
         if math.isinf(self.budget):
             return True
         left, seen = self.left(trials), 0 if trial is None else trial.examples
-        best = max(trials, key=lambda each: (each.best, -each.number), default=None)
-        # A trial that runs may be the best when its step has ended.
-        others = [each for each in trials if each is not trial and (each is best or each.state == RUNNING)]
+        open_ones = [each for each in trials if each.state in (PAUSED, RUNNING)]
+        ended = (each for each in trials if each.state == ENDED)
+        best = max([*open_ones, *ended], key=lambda each: (each.best, -each.number), default=None)
+        # A trial that runs may be the best when its step has ended. One that has ended needs nothing.
+        others = [each for each in open_ones if each is not trial and (each is best or each.state == RUNNING)]
         needs = [self.end - max(each.until if each.state == RUNNING else 0, each.examples) for each in others]
         return self.end - seen <= left and until - seen + max(needs, default=0) <= left
 
