@@ -125,8 +125,9 @@ class HalvingPruner:
     A trial is judged by its best value so far, as at its end; without one it does not pass. With folds that is the mean
     over those that have ended. A fold has ended after its last report, so a rung that this report reaches does not
     count it: all trials of the bracket are judged without it. The decision at a rung is stored as an attribute of the
-    trial and never changes, so a job that is killed before it gets the answer gets the same one later. Jobs that reach a rung at the same moment do not see each other. If an evaluation reaches several
-    rungs at once, only the last one decides: passing each of them would be harder than the share of one rung.
+    trial and never changes, so a job that is killed before it gets the answer gets the same one later. Jobs that reach
+    a rung at the same moment do not see each other. If an evaluation reaches several rungs at once, only the last one
+    decides: passing each of them would be harder than the share of one rung.
     """
 
     def __init__(self, spec: Mapping[str, Any], storage: BaseStorage):
