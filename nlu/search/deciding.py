@@ -18,10 +18,10 @@ from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import drawn_anywhere
 from nlu.search.schedulers.scheduler import PAUSING, Decision
 from nlu.search.slots import BASIC
-from nlu.search.space import identity, untried
+from nlu.search.space import identity
 
-DRAWS = 10
-"""so often a trial is drawn by the sampler, and then at random, before one is looked for that was not tried"""
+DRAWS, ANYWHERE = 10, 10_000
+"""so often the sampler draws a trial whose values an earlier one has, and so often such a trial is drawn at random"""
 
 
 class Steps:
@@ -84,25 +84,27 @@ class Steps:
         return self._plan.storage.get_trial(trial_id)
 
     def _values(self, frozen: FrozenTrial, trial_id: int) -> dict[str, Any]:
-        """Draw a trial: again, if an earlier one has its values, and in the end at random."""
+        """Draw a trial: again, if an earlier one has its values, and in the end any that none has."""
         study, space, composed = self._plan.study, self._plan.space, self._plan.composed_value
         # A grid chooses a point.
         study.sampler.before_trial(study, frozen)
         frozen = self._plan.storage.get_trial(trial_id)
         # A former version wrote one parameter after the other.
         given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
-        tried = _tried(self._trials()[: frozen.number])
-        found = space.draw(drawing(study, frozen, given), composed)
-        for again in range(1, DRAWS):
-            if identity(found) not in tried or given.keys() >= found.keys():
-                break
+        before = self._trials()[: frozen.number]
+        tried = _tried(before)
+        for again in range(DRAWS):
             found = space.draw(drawing(study, frozen, given, again), composed)
-        random = np.random.default_rng(stable_seed(self._plan.seed, frozen.number, "untried"))
-        for _ in range(DRAWS):
-            if identity(found) not in tried or frozen.params:
+            if frozen.params or identity(found) not in tried:
                 return found
-            found = drawn_anywhere(partial(space.draw, composed=composed), random)
-        return untried(space, composed, tried, len(tried)) or found
+        return self._untried(before) or found
+
+    def _untried(self, trials: Sequence[FrozenTrial]) -> dict[str, Any] | None:
+        """Return a configuration that none of these trials has; None if there seems to be no other."""
+        tried, random = _tried(trials), np.random.default_rng(stable_seed(self._plan.seed, len(trials), "untried"))
+        draw = partial(self._plan.space.draw, composed=self._plan.composed_value)
+        drawn = (drawn_anywhere(draw, random) for _ in range(ANYWHERE))
+        return next((values for values in drawn if identity(values) not in tried), None)
 
     def next(self, busy: Collection[int]) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
@@ -113,13 +115,10 @@ class Steps:
             # The trials are not read while the last ones run: this is asked at each poll.
             return None
         trials = self._trials()
-        if self.left and self._has_tried_all(trials):
-            self._are_all_tried = True
-            self._say("every configuration has been tried, so no new trial begins")
         if not self.pauses:
-            return self._begin({}, self._plan.first if not trials else None) if self.left else None
+            return self._begin({}, self._plan.first if not trials else None) if self._may_begin(trials) else None
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, busy, may_begin=self.left > 0)
+        decision = self._decision(trials, log, busy)
         if decision is None:
             return None
         name, step = steps.step_of(decision, len(log), answers=self._answers)
@@ -133,8 +132,7 @@ class Steps:
         """Decide about a trial whose job waits: it gets the next step, or is paused."""
         trials = self._trials()
         log = steps.log_of(trials)
-        may_begin = self.left > 0 and not self._has_tried_all(trials)
-        decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
+        decision = self._decision(trials, log, busy, asking=number)
         if decision is not None and decision.number == number:
             self._write(number, *steps.step_of(decision, len(log), answers=self._answers))
             self._say(f"trial {number} continues: {_reached(trials[number])}")
@@ -147,9 +145,13 @@ class Steps:
         """How many trials may still begin."""
         return 0 if self._are_all_tried else max(0, self._plan.n_trials - self._begun)
 
-    def _has_tried_all(self, trials: Sequence[FrozenTrial]) -> bool:
-        tried = _tried(trials)
-        return untried(self._plan.space, self._plan.composed_value, tried, len(tried)) is None
+    def _may_begin(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether a trial may begin, and there is a configuration for it."""
+        # A grid has a point for each of its trials.
+        if self.left and not self._plan.is_grid and self._untried(trials) is None:
+            self._are_all_tried = True
+            self._say("every configuration has been tried, so no new trial begins")
+        return self.left > 0
 
     def follow(self, number: int) -> None:
         """Give a trial the state that its steps imply."""
@@ -161,15 +163,13 @@ class Steps:
         trials: Sequence[FrozenTrial],
         log: Sequence[Decision],
         busy: Collection[int],
-        *,
-        may_begin: bool,
         asking: int | None = None,
     ) -> Decision | None:
         """Return what the scheduler decides."""
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
-        decision = self.scheduler.decide(found, log, may_begin=may_begin)
+        decision = self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
         return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, number: int, name: str, value: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nlu.search.optuna_private import forget_trials, levelled
+from nlu.search.optuna_private import at_point, forget_trials, levelled
 from nlu.search.pruners import PRUNER, bracket_of, brackets
 from nlu.search.schedulers.asha import Asha
 from nlu.search.schedulers.encoding import contains
@@ -37,10 +37,10 @@ def stable_seed(*parts: object) -> int:
 class SeededByTrial(BaseSampler):
     """Draws each trial with a new sampler.
 
-    `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers that number the
-    points of one sequence in the storage (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)`
-    draws what such a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space,
-    and conditional parameters.
+    `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers whose trials are
+    points of one sequence (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)` draws what such
+    a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space, and conditional
+    parameters.
 
     Samplers see a pruned trial at the last rung that it reached (`_rungs_of`). Trials with different batch sizes reach
     a rung at slightly different numbers of examples, but should be ranked by their values.
@@ -49,16 +49,18 @@ class SeededByTrial(BaseSampler):
     def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, independent: Build | None = None):
         self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
 
-    def _of(self, *parts: object) -> BaseSampler:
-        return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
+    def _of(self, trial: FrozenTrial, *parts: object) -> BaseSampler:
+        own = stable_seed(self._seed, *drawn_as(trial), *parts)
+        # The first trial is no point.
+        return at_point(self._build(self._seed % SEEDS if self._one_sequence else own), trial.number - 1)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._of(*drawn_as(trial)).infer_relative_search_space(study, trial)
+        return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, object]:
-        drawn = self._of(*drawn_as(trial)).sample_relative(_seen(study), trial, search_space)
+        drawn = self._of(trial).sample_relative(_seen(study), trial, search_space)
         return {name: _at_end(search_space[name], value) for name, value in drawn.items()}
 
     def sample_independent(
@@ -67,13 +69,13 @@ class SeededByTrial(BaseSampler):
         sampler = (
             self._independent(stable_seed(self._seed, *drawn_as(trial), param_name))
             if self._independent
-            else self._of(*drawn_as(trial), param_name)
+            else self._of(trial, param_name)
         )
         drawn = sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
         return _at_end(param_distribution, drawn)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._of(trial.number).before_trial(study, trial)
+        self._of(trial).before_trial(study, trial)
 
 
 AGAIN = "again"

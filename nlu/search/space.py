@@ -5,7 +5,7 @@ The grammar is that of Hydra, read by hydra-optuna-sweeper: `choice(a,b)`, `rang
 `tag(interval(0,1), prior=0.3)`.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -315,36 +315,6 @@ def identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """Return the same for equal configurations; numbers that differ in the last digits only are equal."""
     texts = {name: f"{each:.12g}" if isinstance(each, float) else bare(written(each)) for name, each in values.items()}
     return tuple(sorted(texts.items()))
-
-
-def untried(
-    space: Space, composed: Callable[[str], str | None], tried: Container[object], count: int
-) -> dict[str, object] | None:
-    """Return a configuration whose `identity` is not in `tried`, which has `count` of them; None if all are there."""
-    path: list[int] = []
-    """which of its values each parameter has, in the order in which they are drawn"""
-    while True:
-        sizes: list[int] = []
-
-        def suggest(name: str, distribution: Any, sizes: list[int] = sizes) -> object:
-            listed = values_of(distribution)
-            # So many values of a continuous interval that one of them is untried.
-            sizes.append(count + 1 if listed is None else len(listed))
-            if len(sizes) > len(path):
-                path.append(0)
-            place = path[len(sizes) - 1]
-            if listed is not None:
-                return listed[place]
-            return distribution.low + (distribution.high - distribution.low) * (place + 0.5) / sizes[-1]
-
-        values = space.draw(suggest, composed)
-        if identity(values) not in tried:
-            return values
-        while path and path[-1] + 1 == sizes[len(path) - 1]:
-            path.pop()
-        if not path:
-            return None
-        path[-1] += 1
 
 
 def space_differences(

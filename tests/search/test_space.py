@@ -6,7 +6,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
-from nlu.search.space import identity, untried
 from tests.search.composed import read_space
 
 
@@ -64,21 +63,3 @@ def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_without_a_loade
     assert set(space.params["scheduler"].choices) == {"constant", "exponential"}
     with pytest.raises(UserError, match=r"scheduler=glob\(\*\): ConfigLoader is not set; write choice"):
         read_space(None, None, ["scheduler=glob(*)"])
-
-
-def test_configurations_that_were_not_tried_are_found_until_none_is_left():
-    space = read_space({"a": "choice(p,q,q)", "n": "range(1,4)"}, {"a=q": {"x": "range(0,1,0.5)"}}, [])
-    found = []
-    while (values := untried(space, nothing, {*map(identity, found)}, len(found))) is not None:
-        found.append(values)
-    expected = [{"a": "p", "n": n} for n in (1, 2, 3)] + [
-        {"a": "q", "n": n, "x": x} for n in (1, 2, 3) for x in (0.0, 0.5)
-    ]
-    assert sorted(found, key=str) == sorted(expected, key=str)
-
-
-def test_an_interval_of_any_branch_always_has_a_value_that_was_not_tried():
-    space, tried = read_space({"a": "choice(p,q)"}, {"a=q": {"x": "tag(log,interval(1e-5,1.0))"}}, []), set()
-    for _ in range(30):
-        tried.add(identity(untried(space, nothing, tried, len(tried))))
-    assert len(tried) == 30
