@@ -74,7 +74,10 @@ class Search:
         """Keep all slots filled until n_trials are finished."""
         trials = self._trials()
         finished = [trial for trial in trials if trial.state.is_finished()]
-        self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
+        # A trial may have failed as it saved to pause, and its search was killed before it closed the trial.
+        self.waiting = [
+            one.number for one in trials if steps.is_waiting(one) or (steps.is_paused(one) and has_outcome(one))
+        ]
         self.idle = Idle(self.plan.slots.count)
         with Board(self.plan.folder) as self.board, stopping.polled():
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
@@ -186,6 +189,9 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
+        if self.steps.pauses or self.steps.left:
+            # A step that is written by a search that has lost its study would get no job.
+            self.holder.require(within_s=0)
         number = self.steps.next(set(self.running))
         self.is_spent = number is None and not self.running
         return number

@@ -59,7 +59,7 @@ class World:
         self.saved, self.trained, self.at_once = {}, [], 0
         self.alive, self.doubled, self.best = set(), [], -math.inf
 
-    def search(self, require=lambda: None) -> None:
+    def search(self, require=lambda within_s=None: None) -> None:
         """Start the search, or continue it, as a new process would; `require` is that of its holder."""
         url = storage_url(None, self.folder)
         storage = open_storage(url)
@@ -78,7 +78,7 @@ class World:
             overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
-        Search(plan, SimpleNamespace(require=lambda within_s=None: require(), attributes={})).run()
+        Search(plan, SimpleNamespace(require=require, attributes={})).run()
 
     def trials(self):
         return optuna.load_study(study_name="s", storage=open_storage(storage_url(None, self.folder))).get_trials()
@@ -314,7 +314,7 @@ def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path
     world = World(tmp_path / "lost")
     world.folder.mkdir()
 
-    def require():
+    def require(within_s=None):
         if 4 in world.alive:
             raise UserError("another search has the study")
 
@@ -323,6 +323,28 @@ def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path
     assert [trial.state.name for trial in world.trials()] == ["WAITING"] * 4 + ["RUNNING"]
     world.search()
     assert world.outcome() == whole.outcome()
+
+
+def test_a_search_that_has_lost_its_study_begins_no_further_trial(tmp_path):
+    world = World(tmp_path)
+
+    def require(within_s=None):
+        # Taken while trial 1 trains; the last check counts for a while, and the storage is asked before a decision.
+        if within_s == 0 and 1 in world.saved:
+            raise UserError("another search has the study")
+
+    with pytest.raises(UserError, match="another search has the study"):
+        world.search(require)
+    assert len(world.trials()) == 2
+
+
+def test_a_trial_that_fails_as_it_is_paused_is_closed_though_its_search_was_killed(tmp_path):
+    world = unbroken(tmp_path)
+    number = next(trial.number for trial in world.trials() if trial.state.name == "WAITING")
+    url = storage_url(None, world.folder)
+    channel.TrialChannel(url, "s", number).finish(channel.FAILED, error="it could not save")
+    world.search()
+    assert world.trials()[number].state.name == "FAIL"
 
 
 def test_a_paused_trial_trains_no_step_twice(tmp_path):
@@ -374,7 +396,7 @@ def test_each_promotion_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path)
 def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_step(tmp_path, killed_at, pruner):
     seen = []
 
-    def require():
+    def require(within_s=None):
         # Before each decision; only a trial that has a job, or should have one, may be running.
         running = [trial for trial in world.trials() if trial.state.name == "RUNNING"]
         seen.append(len(running))
