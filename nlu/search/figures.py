@@ -11,7 +11,6 @@ from typing import Any
 import optuna
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.display.canvas import svg_of
@@ -87,12 +86,20 @@ def _figure(name: str, draw: Callable[[], Any]) -> Figure | None:
     # It explains an axis of texts that look like numbers, as choices of a parameter may.
     logging.getLogger("matplotlib.category").setLevel(logging.WARNING)
     try:
-        with rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        with (
+            rc_context({"figure.figsize": SIZE_INCHES, "figure.constrained_layout.use": True}),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             found = draw()
             # A figure of several parameters has several axes.
             figure: Figure = (found if hasattr(found, "figure") else found[0]).figure
-            _finish(name, figure)
+            for axes in figure.axes:
+                if len(axes.lines) > MOST_NAMED and (legend := axes.get_legend()) is not None:
+                    legend.remove()
+            figure.draw_without_rendering()
+            # The layout is done: saving would warn again of parts that it leaves where they are.
+            figure.set_layout_engine("none")
             return figure
     except Exception:
         # A search must not lose its numbers for a picture.
@@ -100,25 +107,6 @@ def _figure(name: str, draw: Callable[[], Any]) -> Figure | None:
         return None
     finally:
         plt.close("all")
-
-
-def _finish(name: str, figure: Figure) -> None:
-    """Give a figure of Optuna its size, numbers without formulas, and no legend that is longer than it."""
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if axis.get_scale() == "log":
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_minor_locator(NullLocator())
-    for axes in figure.axes:
-        if len(axes.lines) > MOST_NAMED and (legend := axes.get_legend()) is not None:
-            legend.remove()
-    # Optuna gives the slices their own size, one beside the other.
-    if name != "slices":
-        figure.set_size_inches(SIZE_INCHES)
-        figure.set_layout_engine("tight")
-    figure.draw_without_rendering()
-    # The layout is done: saving would warn again of parts that it leaves where they are.
-    figure.set_layout_engine("none")
 
 
 def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure], command: str | None) -> None:

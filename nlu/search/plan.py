@@ -22,7 +22,7 @@ from nlu.search import preflight, resources
 from nlu.search.first import defaults
 from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
 from nlu.search.goals import GOALS, Direction, Goals, read_goals
-from nlu.search.preflight import Compose
+from nlu.search.preflight import Compose, Possible
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
 from nlu.search.sampling import SEEDS, SeededByTrial
@@ -34,15 +34,15 @@ from nlu.search.storage.patience import PatientStorage
 
 
 @dataclass(frozen=True)
-class Plan(Settings):
-    """A search before its first trial: what it was given, and all that follows from it."""
+class Checked(Settings):
+    """What a search was given, found right as far as that needs neither the data nor the storage."""
 
-    name: str
-    """of the study"""
     compose: Compose
     base: DictConfig
     """the configuration without the search"""
-    n_trials: int
+    trials: Sequence[Possible]
+    needs: Sequence[Need]
+    """of these trials on this machine; none for jobs elsewhere"""
     metric: str
     direction: Direction
     goals: Goals
@@ -51,6 +51,26 @@ class Plan(Settings):
     centers: Mapping[str, object]
     """the values of the prior"""
     seed: int
+    drawing: BaseSampler
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        """The trials as nlu.train reads them; none of another program."""
+        return [trial.config for trial in self.trials] if self.is_run else []
+
+    @property
+    def n_trials(self) -> int:
+        """How many trials end: of a grid no more than it has."""
+        n_trials: int = self.settings["n_trials"]
+        return min(n_trials, math.prod(map(len, grid_values(self.space).values()))) if self.is_grid else n_trials
+
+
+@dataclass(frozen=True)
+class Plan(Checked):
+    """A search before its first trial: what it was given, and all that follows from it."""
+
+    name: str
+    """of the study"""
     spec: Mapping[str, Any]
     """of the pruner, with resources in examples"""
     slots: Slots
@@ -95,6 +115,58 @@ def plan_search(
 
     `problems` are those of the settings, `of_space` those of the space. Raises UserError with all problems of a step.
     """
+    checked = _checked(asked, problems, of_space)
+    configs, goals, direction = checked.configs, checked.goals, checked.direction
+    least_gpus = min((need.gpus for need in checked.needs), default=1)
+    slots = Slots(asked.config, context, task, asked.settings["n_jobs"], least_gpus)
+    said = (slots.sentence(asked.settings["n_jobs"]), _goals_warning(checked))
+    warnings = [warning for warning in said if warning]
+    # A folder may have been moved or renamed since its search began.
+    name = asked.settings["study_name"] or (held_search(asked.folder) or {}).get("study") or asked.folder.name
+    # After all checks that need neither the data nor the storage.
+    if asked.is_run and (checked.base.dry_run or not asked.is_local):
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=task, config=asked.config
+        )
+        jobs = [_overrides(asked, name, number, trial.overrides) for number, trial in enumerate(checked.trials)]
+        check_without_launch(launcher, jobs, configs)
+    if asked.is_run and checked.base.dry_run:
+        _end_dry_run(checked, warnings)
+    # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
+    storage = open_storage(asked.url)
+    identity = {
+        FOLDER: str(asked.folder.absolute()),
+        SHARED: preflight.shared_values(checked.base, asked.space.names),
+        GOALS: goals.to_json(),
+        PRUNER: {"name": resources.pruner_name(asked.settings)},
+        SPACE: asked.space.described(),
+    }
+    require_same(asked.folder, name, asked.url, _study_in(storage, name), identity, direction)
+
+    spec = resources.pruner_spec(asked.settings, configs, _examples(checked) if configs else None)
+    sampler = checked.drawing
+    if checked.centers and spec["name"] != FREEZE_THAW:
+        sampler = WithPrior(sampler, checked.centers, checked.seed)
+    # Without a pruner: only the jobs ask it.
+    directions = [direction, *goals.directions]
+    study = optuna.create_study(
+        study_name=name, storage=storage, directions=directions, load_if_exists=True, sampler=sampler
+    )
+    return Plan(
+        **vars(checked),
+        name=name,
+        spec=spec,
+        slots=slots,
+        storage=storage,
+        study=study,
+        study_id=storage.get_study_id_from_name(name),
+        identity={**identity, PRUNER: spec},
+        warnings=warnings,
+    )
+
+
+def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) -> Checked:
+    """Compose all trials that may be drawn, and check them and the settings. Raises UserError with all problems."""
     settings, compose = asked.settings, Jobs(asked.loader, asked.config).compose
     if not of_space and not asked.space.names:
         of_space = ["nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'"]
@@ -102,7 +174,6 @@ def plan_search(
     if of_space or of_trials:
         raise UserError(*problems, *of_space, *of_trials)
     base = compose(asked.space.fixed)
-    value_of = partial(preflight.composed_value, base)
     configs = [trial.config for trial in trials] if asked.is_run else []
     needs = [need_of(trial.composed) for trial in trials] if asked.is_local else []
 
@@ -111,73 +182,31 @@ def plan_search(
     with _adding_to(found):
         goals = _goals(asked, configs, metric, metrics)
     with _adding_to(found):
+        value_of = partial(preflight.composed_value, base)
         first = defaults(asked.space, value_of) if settings["use_defaults"] else {}
     with _adding_to(found):
         Gpus(visible_gpus()).require(max((need.gpus for need in needs), default=0))
     if not problems:
         with _adding_to(found):
-            direction = (
-                preflight.direction_of(configs, settings["direction"])
-                if configs
-                else settings["direction"] or "minimize"
-            )
+            given = settings["direction"]
+            direction = preflight.direction_of(configs, given) if configs else given or "minimize"
         with _adding_to(found):
             seed, sampler = _sampler(asked, base)
     if found:
         raise UserError(*found)
-
-    slots = Slots(asked.config, context, task, settings["n_jobs"], min((need.gpus for need in needs), default=1))
-    warnings = [each for each in (slots.sentence(settings["n_jobs"]), _goals_warning(asked, goals)) if each]
-    # A folder may have been moved or renamed since its search began.
-    name = settings["study_name"] or (held_search(asked.folder) or {}).get("study") or asked.folder.name
-    # After all checks that need neither the data nor the storage.
-    if asked.is_run and (base.dry_run or not asked.is_local):
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=context, task_function=task, config=asked.config
-        )
-        jobs = [_overrides(asked, name, number, trial.overrides) for number, trial in enumerate(trials)]
-        check_without_launch(launcher, jobs, configs)
-    if asked.is_run and base.dry_run:
-        _end_dry_run(asked, first, warnings)
-    # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
-    storage = open_storage(asked.url)
-    identity = {
-        FOLDER: str(asked.folder.absolute()),
-        SHARED: preflight.shared_values(base, asked.space.names),
-        GOALS: goals.to_json(),
-        PRUNER: {"name": resources.pruner_name(settings)},
-        SPACE: asked.space.described(),
-    }
-    require_same(asked.folder, name, asked.url, _study_in(storage, name), identity, direction)
-
-    spec = resources.pruner_spec(settings, configs, _examples(asked, trials[0]) if configs else None)
-    centers = {**first, **asked.space.priors}
-    if centers and spec["name"] != FREEZE_THAW:
-        sampler = WithPrior(sampler, centers, seed)
-    # Without a pruner: only the jobs ask it.
-    directions = [direction, *goals.directions]
-    study = optuna.create_study(
-        study_name=name, storage=storage, directions=directions, load_if_exists=True, sampler=sampler
-    )
-    return Plan(
+    return Checked(
         **vars(asked),
-        name=name,
         compose=compose,
         base=base,
-        n_trials=_n_trials(asked),
+        trials=trials,
+        needs=needs,
         metric=metric,
         direction=direction,
         goals=goals,
         first=first,
-        centers=centers,
+        centers={**first, **asked.space.priors},
         seed=seed,
-        spec=spec,
-        slots=slots,
-        storage=storage,
-        study=study,
-        study_id=storage.get_study_id_from_name(name),
-        identity={**identity, PRUNER: spec},
-        warnings=[*warnings, *resources.without_rungs(spec)],
+        drawing=sampler,
     )
 
 
@@ -201,18 +230,14 @@ def _goals(asked: Settings, configs: Sequence[Mapping[str, Any]], metric: str, m
     return goals
 
 
-def _goals_warning(asked: Settings, goals: Goals) -> str | None:
-    if not goals.objectives or (pruner := resources.pruner_name(asked.settings)) == "none":
+def _goals_warning(checked: Checked) -> str | None:
+    goals, pruner = checked.goals, resources.pruner_name(checked.settings)
+    if not goals.objectives or pruner == "none":
         return None
     return (
         f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good in "
         f"{listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
     )
-
-
-def _n_trials(asked: Settings) -> int:
-    n_trials: int = asked.settings["n_trials"]
-    return min(n_trials, math.prod(map(len, grid_values(asked.space).values()))) if asked.is_grid else n_trials
 
 
 def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
@@ -246,10 +271,10 @@ def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     )
 
 
-def _end_dry_run(asked: Settings, first: Mapping[str, object], warnings: Sequence[str]) -> None:
-    print(f"# Drawn for each trial: {', '.join(asked.space.names)}")
-    if first:
-        print(f"# Tried first: {' '.join(overrides_of(first))}")
+def _end_dry_run(checked: Checked, warnings: Sequence[str]) -> None:
+    print(f"# Drawn for each trial: {', '.join(checked.space.names)}")
+    if checked.first:
+        print(f"# Tried first: {' '.join(overrides_of(checked.first))}")
     print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
     print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
     for warning in warnings:
@@ -264,13 +289,13 @@ def _study_in(storage: PatientStorage, name: str) -> optuna.Study | None:
         return None
 
 
-def _examples(asked: Settings, trial: preflight.Possible) -> int:
+def _examples(checked: Checked) -> int:
     """Return the training examples of a trial, once its data are prepared."""
-    sources = asked.config.hydra.runtime.config_sources
+    trial, sources = checked.trials[0], checked.config.hydra.runtime.config_sources
     directories = [source.path for source in sources if source.provider == "command-line"]
     # Folds of one data set have about the same number of training examples, so one of them is enough.
     one_fold = ["fold=0"] if trial.config["folds"]["count"] is not None and trial.config["fold"] is None else []
-    return preflight.train_examples([*asked.space.fixed, *trial.overrides, *one_fold], directories)
+    return preflight.train_examples([*checked.space.fixed, *trial.overrides, *one_fold], directories)
 
 
 def _overrides(

@@ -170,16 +170,6 @@ def _step_examples(trainer: Mapping[str, Any]) -> int | None:
     return step
 
 
-def without_rungs(spec: Mapping[str, Any]) -> list[str]:
-    """Return a warning if no rung of the pruner lies within the trials."""
-    if spec["name"] == NONE or spec["min_resource"] < spec["max_resource"]:
-        return []
-    return [
-        f"trials are never stopped early, since min_resource and max_resource are both {spec['min_resource']:,} "
-        "examples; score more often (trainer.eval_interval), or change hydra.sweeper.min_resource or max_resource"
-    ]
-
-
 def announced(spec: Mapping[str, Any], n_trials: int) -> list[str]:
     """Return the lines that announce the rungs of a search and its cost in full runs."""
     if spec["name"] in PAUSING:

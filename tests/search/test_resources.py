@@ -41,8 +41,7 @@ def test_a_trial_is_scored_once_at_least_before_it_is_decided_about():
     assert spec([config()], max_resource="0.2ep") == {
         "name": "hyperband", "min_resource": 200, "max_resource": 200, "reduction_factor": 3,
     }  # fmt: skip
-    assert "never stopped early" in resources.without_rungs(spec([config()], max_resource="0.2ep"))[0]
-    assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "none"}) == []
+    assert "about 1.0 trials, never stopped" in resources.announced(spec([config()], max_resource="0.2ep"), 1)[1]
 
 
 def test_what_a_search_will_cost_is_announced_for_each_pruner():

@@ -29,15 +29,11 @@ class Belief:
     def __init__(self, centers: Mapping[str, object]):
         self.centers = centers
 
-    def has(self, name: str, distribution: BaseDistribution) -> bool:
-        """Whether it has a value for a parameter that is drawn from a distribution."""
-        return name in self.centers and contains(distribution, self.centers[name])
-
     def value(self, name: str, distribution: BaseDistribution, random: np.random.Generator) -> object:
         """Return a value for a parameter."""
-        if not self.has(name, distribution):
+        center: Any = self.centers.get(name)
+        if name not in self.centers or not contains(distribution, center):
             return drawn_value(distribution, random)
-        center: Any = self.centers[name]
         if isinstance(distribution, CategoricalDistribution):
             return center if random.random() < CHOSEN else drawn_value(distribution, random)
         middle = position(distribution, center)

@@ -26,6 +26,7 @@ from nlu.search.schedulers.belief import Belief
 from nlu.search.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
 from nlu.search.schedulers.process import Curves, Posterior, fitted, prior, thinned
 from nlu.search.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, Draw, Lengths, Standing
+from nlu.search.space import identity
 
 FIRST_TRIALS = 8
 """trials that are drawn at random before the model decides"""
@@ -162,8 +163,8 @@ class FreezeThaw:
         near = [drawn_near(self._draw, best[int(random.integers(len(best)))].values, random) for _ in range(NEAR)]
         drawn = near + [self._random(random) for _ in range(CANDIDATES - NEAR)]
         # Neighbors gather at the ends of an interval. To train a configuration again costs as much as a new one.
-        known = {_identity(trial.values) for trial in trials}
-        return [values for values in drawn if _identity(values) not in known]
+        known = {identity(trial.values) for trial in trials}
+        return [values for values in drawn if identity(values) not in known]
 
     def _random(self, random: np.random.Generator) -> dict[str, object]:
         """Return a configuration drawn at random, from the prior or evenly."""
@@ -296,8 +297,3 @@ def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:
             left -= max(0, len(found[row]) - kept)
             found[row] = found[row][-1:] if kept else []
     return found
-
-
-def _identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return the same for equal configurations."""
-    return tuple(sorted((name, repr(value)) for name, value in values.items()))
