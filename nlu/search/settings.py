@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.addresses import address_problems
 from nlu.config.checks.reading import read_override
-from nlu.config.checks.values import show
+from nlu.config.checks.values import show, value_problem
 from nlu.config.entry.grid import run_dir_problems
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
@@ -151,8 +151,9 @@ def _sampler_problems(asked: Settings) -> list[str]:
         return [f"{first.KEY} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
     if asked.sampler_name == "cmaes":
         return [f"{SAMPLERS} is cmaes, which a search no longer has; choose {SAMPLERS}=gp, or tpe"]
-    if asked.sampler_name:
-        return []
     written = asked.settings["sampler"]
+    if asked.sampler_name:
+        problem = value_problem("hydra.sweeper.sampler.seed", int | None, written.get("seed"))
+        return [problem] if problem else []
     remedy = f"{SAMPLERS}={written or 'tpe'}"
     return [f"hydra.sweeper.sampler is {show(written)}, but a sampler is the choice of a group; write {remedy}"]

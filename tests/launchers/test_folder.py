@@ -69,7 +69,7 @@ def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_k
         require_same(tmp_path, "s", "url", own, NOW, "minimize")
 
 
-def test_a_study_that_a_kill_left_without_attributes_is_taken_only_with_the_same_directions(tmp_path: Path) -> None:
+def test_a_study_that_a_kill_left_empty_is_taken_only_with_its_directions(tmp_path: Path) -> None:
     left = optuna.create_study(study_name="s", direction="maximize")
     with pytest.raises(UserError, match="the study s in url is to maximize, this search to minimize; choose another"):
         settle(tmp_path, "url", left, NOW, "minimize")

@@ -72,6 +72,7 @@ ALSO_WRONG = [
         [LR, "hydra.sweeper.sampler.foo=3"],
         "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'",
     ),
+    ([LR, "hydra.sweeper.sampler.seed=abc"], 'hydra.sweeper.sampler.seed is "abc" but must be an integer'),
     (["model=choice(bert_tiny,甲)"], "model=甲: unknown choice"),
     (["optimizer.lr=tag(log,interval(0,0.1))"], "`low > 0` must hold for `log=True`"),
     ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
