@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from optuna.distributions import BaseDistribution
-
 from nlu.search.schedulers.asha import Asha
 from nlu.search.schedulers.scheduler import Lengths, Scheduler
 from nlu.search.space import Space
@@ -29,11 +27,8 @@ def build(
     from nlu.search.schedulers.encoding import Encoding
     from nlu.search.schedulers.freeze_thaw import FreezeThaw
 
-    distributions: dict[str, list[BaseDistribution]] = {name: [each] for name, each in space.params.items()}
-    for branch in space.branches:
-        for name, each in branch.params.items():
-            distributions.setdefault(name, []).append(each)
-    encoding = Encoding(distributions, [name for name in distributions if name not in space.params])
+    conditional = [name for name in space.names if name not in space.params]
+    encoding = Encoding({name: space.distributions(name) for name in space.names}, conditional)
     factor = spec["reduction_factor"]
     return FreezeThaw(
         Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers, factor=factor
