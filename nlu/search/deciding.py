@@ -91,17 +91,16 @@ class Steps:
         frozen = self._plan.storage.get_trial(trial_id)
         # A former version wrote one parameter after the other.
         given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
-        before = self._trials()[: frozen.number]
-        tried = _tried(before)
+        tried = _tried(self._trials()[: frozen.number])
         for again in range(DRAWS):
             found = space.draw(drawing(study, frozen, given, again), composed)
             if frozen.params or identity(found) not in tried:
                 return found
-        return self._untried(before) or found
+        return self._untried(tried) or found
 
-    def _untried(self, trials: Sequence[FrozenTrial]) -> dict[str, Any] | None:
-        """Return a configuration that none of these trials has; None if there seems to be no other."""
-        tried, random = _tried(trials), np.random.default_rng(stable_seed(self._plan.seed, len(trials), "untried"))
+    def _untried(self, tried: Collection[object]) -> dict[str, Any] | None:
+        """Return a configuration whose `identity` is not in `tried`; None if there seems to be none."""
+        random = np.random.default_rng(stable_seed(self._plan.seed, len(tried), "untried"))
         draw = partial(self._plan.space.draw, composed=self._plan.composed_value)
         drawn = (drawn_anywhere(draw, random) for _ in range(ANYWHERE))
         return next((values for values in drawn if identity(values) not in tried), None)
@@ -148,7 +147,7 @@ class Steps:
     def _may_begin(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether a trial may begin, and there is a configuration for it."""
         # A grid has a point for each of its trials.
-        if self.left and not self._plan.is_grid and self._untried(trials) is None:
+        if self.left and not self._plan.is_grid and self._untried(_tried(trials)) is None:
             self._are_all_tried = True
             self._say("every configuration has been tried, so no new trial begins")
         return self.left > 0
