@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from nlu.config.choices import SCHEMAS
+from nlu.config.console import printing
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 
@@ -47,7 +48,10 @@ def main(composed: DictConfig) -> int:
         write_for_readers(run)
         config["data"]["stream"] = False
         run = Run.of(config)
-    print(json.dumps(facts_of(run), ensure_ascii=False))
+    text = json.dumps(facts_of(run), ensure_ascii=False)
+    # The search that wanted it may have been killed meanwhile.
+    with printing():
+        print(text)
     return 0
 
 

@@ -12,6 +12,7 @@ from nlu.display.jobs import JobRow
 from nlu.jobs.following import Follower, JobEnd
 from nlu.jobs.queue import JobState, Queue, QueueContext, QueuedJob, cancel, look_at, open_queue
 from nlu.jobs.submissions import Submissions, Submitted, submissions_below
+from nlu.search.storage.opening import held_search
 
 CUT_OFF = "unknown"
 """state of a job whose command was killed before the queue answered"""
@@ -52,9 +53,11 @@ def records_of(folder: Path) -> list[Submissions]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give that of a run, a grid or a search")
     if not (found := submissions_below(folder)):
-        raise UserError(
-            f"nothing was submitted in {folder}; give the folder of a run, a grid or a search that a launcher took"
-        )
+        if held_search(folder) is not None:
+            remedy = f"its trials run in the search itself, which python -m nlu.jobs {folder} --stop ends for good"
+        else:
+            remedy = "give the folder of a run, a grid or a search that a launcher took"
+        raise UserError(f"nothing was submitted in {folder}; {remedy}")
     return found
 
 

@@ -116,7 +116,8 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
             f'<div class="scroll">{svg_of(name, figure)}</div>',
             TITLES[name],
             name=name,
-            classes="wide" if name == "slices" else "",
+            # Of few parameters it is no wider than the others.
+            classes="wide" if name == "slices" and len(summary.params) > 3 else "",
         )
         for name, figure in figures.items()
     ]

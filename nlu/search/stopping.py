@@ -1,5 +1,6 @@
 """How trials are closed, also those that a user stops for good, one or all: `python -m nlu.jobs FOLDER --stop`."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -121,12 +122,15 @@ def end_search(folder: Path, say: Callable[[str], None]) -> str:
             if is_temporary(error):
                 raise
             return f"{what}: the command that runs it ends {counted(len(stopped), 'open trial')}, and then itself"
+        pruned = []
         for trial in study.get_trials(deepcopy=False):
             if not trial.state.is_finished():
-                close(study, with_outcome(study, trial, WHY))
+                ended = with_outcome(study, trial, WHY)
+                close(study, ended)
+                pruned += [trial.number] * (ended.user_attrs[OUTCOME]["state"] == PRUNED)
         if left := keeper.end():
             say(f"checkpoints of {numbered('trial', left)} stay, where a job still runs; the same command removes them")
-    closed = f": {numbered('trial', stopped)} closed as pruned" if stopped else ""
+    closed = f": {numbered('trial', pruned)} closed as pruned" if pruned else ""
     return f"{what}{closed}; python -m nlu.report search {folder} writes its tables and its page again"
 
 
@@ -147,9 +151,14 @@ def close(study: Study, trial: FrozenTrial) -> None:
     # Optuna closes no trial that waits, as one does that was paused and is then stopped, or fails as it saves.
     if trial.state == TrialState.WAITING:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
-    values = None
+    values, value = None, outcome["value"]
     if (state := STATES[outcome["state"]]) == TrialState.COMPLETE:
-        values = [outcome["value"], *(measured[name] for name in goals.objectives)]
+        values = [value, *(measured[name] for name in goals.objectives)]
+    elif state == TrialState.PRUNED and len(study.directions) == 1 and value is not None and math.isfinite(value):
+        # Optuna would give it its last report.
+        with suppress(UpdateFinishedTrialError):
+            study._storage.set_trial_state_values(trial._trial_id, state, [value])
+        return
     study.tell(trial.number, state=state, values=values, skip_if_finished=True)
 
 

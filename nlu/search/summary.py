@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError, print_error
+from nlu.config.schema import Trainer
 from nlu.config.words import path_text
 from nlu.display.canvas import save_figure
 from nlu.display.tables import print_table
@@ -22,6 +24,8 @@ from nlu.search.steps import PART_ENDS, is_paused, value_at_end
 from nlu.search.trials import Summary, TrialRow, print_trials, write_trials
 
 FOLDER = "summary"
+SAME_LENGTH = "trainer.max_duration=1.50ep"
+"""the default length written otherwise: as the default itself it takes at least 60 steps, but not in a trial"""
 TRIALS, DECISIONS, PAGE = "trials.tsv", "decisions.tsv", "index.html"
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 """our words for optuna's states"""
@@ -72,9 +76,11 @@ def write_summary(study: optuna.Study, folder: Path) -> bool:
 def rerun_command(folder: Path, number: int) -> str | None:
     """Return the command that trains a trial again; None for another program, and for a run that lies elsewhere."""
     own = folder / str(number)
-    if not (own / "overrides").is_file():
+    if not ((own / "overrides").is_file() and (own / "config.yaml").is_file()):
         return None
-    return shlex.join(["python", "-m", "nlu.train", "--rerun", path_text(own)])
+    duration = OmegaConf.select(OmegaConf.load(own / "config.yaml"), "trainer.max_duration")
+    length = [SAME_LENGTH] if duration == Trainer.max_duration else []
+    return shlex.join(["python", "-m", "nlu.train", "--rerun", path_text(own), *length])
 
 
 def read_summary(study: optuna.Study) -> Summary:

@@ -128,3 +128,6 @@ def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="nothing was submitted in .*empty; give the folder of a run"):
         follow([tmp_path / "empty"])
+    (tmp_path / "empty" / "search.json").write_text("{}")
+    with pytest.raises(UserError, match="its trials run in the search itself, which .*empty --stop ends for good"):
+        records_of(tmp_path / "empty")

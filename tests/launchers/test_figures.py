@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import optuna
@@ -13,8 +14,9 @@ from optuna.visualization import matplotlib as plots
 from nlu.search.figures import draw_figures
 from nlu.search.summary import read_summary
 from tests.few import first
-from tests.launchers.searches import search, states, study
+from tests.launchers.searches import REPOSITORY, search, states, study
 
+PAGE = REPOSITORY / "docs" / "searches.md"
 HALVING = (
     "hydra.sweeper.min_resource=100ex",
     "hydra.sweeper.max_resource=900ex",
@@ -65,6 +67,10 @@ def test_optuna_draws_every_figure_of_every_search(kind: str, tmp_path: Path) ->
     assert sorted(axes["plot_optimization_history"].collections[0].get_offsets()[:, 1]) == values
     assert len(axes["plot_timeline"].patches) == len(found.get_trials())
     pyplot.close("all")
+    recipe = PAGE.read_text().partition("figures need a line:\n\n")[2].partition("\n\n`")[0]
+    if kind != "two objectives":
+        exec(dedent(recipe).replace("outputs/search", str(tmp_path / "s")).replace("contour.png", f"{tmp_path}/c.png"))
+        assert (tmp_path / "c.png").is_file()
     # On the page, trials that wait have their reports too.
     ours = draw_figures(found, read_summary(found))
     reports = [sorted(trial.intermediate_values.items()) for trial in found.get_trials() if trial.intermediate_values]

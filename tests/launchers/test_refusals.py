@@ -28,6 +28,11 @@ def refused(folder, *overrides: str) -> str:
     return done.stderr
 
 
+def test_a_folder_below_a_file_is_refused_with_its_key(tmp_path):
+    (tmp_path / "file").touch()
+    assert "a file is where a folder is needed; choose another hydra.sweep.dir" in refused(tmp_path / "file" / "s", LR)
+
+
 WRONG = [
     ([LR, "trainer.stop_after=1ep"], "trainer.stop_after is 1ep, but a trial that stops there has no result"),
     (["optimizer.lr=interval(0.2,0.1)"], "`low <= high` must hold, but got (low=0.2, high=0.1); write choice"),

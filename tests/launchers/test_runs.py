@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nlu.config.schema import Trainer
 from nlu.storage.tensors import load_tensors
 from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
@@ -51,7 +52,8 @@ def test_a_run_is_pruned_by_its_reports_and_all_its_processes_end_together(tmp_p
 
 
 def test_a_trial_is_a_run_like_any_other(tmp_path):
-    folder, data = tmp_path / "s", files(tmp_path)
+    # Of so few rows the default length is fewer steps in a trial than in a run.
+    folder, data = tmp_path / "s", (*files(tmp_path), f"trainer.max_duration={Trainer.max_duration}")
     first_said = search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
     assert "data store" in first_said
     # Another search is refused before its data are prepared.

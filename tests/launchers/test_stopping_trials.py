@@ -139,14 +139,16 @@ def test_the_end_of_a_search_takes_outcomes_as_they_are_and_keeps_the_best(tmp_p
     url = storage_url(None, tmp_path)
     study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
     for number in range(2):
-        study.ask()
+        trial = study.ask()
+        trial.report(0.9, 100)
+        trial.report(0.5, 200)
         (tmp_path / str(number) / "checkpoints" / "best-1").mkdir(parents=True)
     (tmp_path / HELD).write_text(json.dumps({"study": "s", "storage": url, "id": "id"}))
     note_kept(study, "best", None)
     # Its job ended well after the search was killed; the other one has only begun.
     TrialChannel(url, "s", 0).finish(COMPLETE, value=0.75)
-    end_search(tmp_path, pytest.fail)
-    assert [(trial.state.name, trial.value) for trial in trials_of(study)] == [("COMPLETE", 0.75), ("PRUNED", None)]
+    assert "over: trial 1 closed as pruned; " in end_search(tmp_path, pytest.fail)
+    assert [(trial.state.name, trial.value) for trial in trials_of(study)] == [("COMPLETE", 0.75), ("PRUNED", 0.9)]
     assert [(tmp_path / str(number) / "checkpoints").exists() for number in range(2)] == [True, False]
 
 

@@ -1,13 +1,16 @@
 """What a sweep leaves for a reader, for trials in any state."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import optuna
 import pytest
+from matplotlib.figure import Figure
 
 from nlu.report import main
+from nlu.search.figures import write_search_page
 from nlu.search.steps import PART_ENDS, PART_VALUES
 from nlu.search.summary import read_summary, write_summary
 from tests.few import first
@@ -88,6 +91,7 @@ def test_the_best_trial_is_repeated_from_its_folder_only_where_that_is_one_of_a_
     write_summary(study, tmp_path)
     assert again not in capsys.readouterr().out, "another program"
     (folder / "overrides").write_text("seed=1\n")
+    (folder / "config.yaml").write_text("trainer: {max_duration: 3ep}\n")
     write_summary(study, tmp_path)
     assert f"{again}{folder}\n" in capsys.readouterr().out
     assert f"nlu.train --rerun {folder}" in (tmp_path / "summary" / "index.html").read_text()
@@ -133,6 +137,14 @@ def test_the_page_shows_the_figures_and_fetches_nothing(tmp_path, capsys):
     fetching = r" (src|href|srcset|data|action)=|@import|url\((?!#)|fetch\(|https?://(?!www\.w3\.org/2000/svg)"
     assert not re.search(fetching, text)
     assert len(text.encode()) < 400_000
+
+
+@pytest.mark.parametrize(("count", "is_wide"), [(3, False), (5, True)])
+def test_only_slices_of_many_parameters_take_the_whole_width(tmp_path, count, is_wide):
+    summary = read_summary(study_of(mixed, 12))
+    few = replace(summary, params=summary.params[:count])
+    write_search_page(tmp_path / "index.html", few, {"slices": Figure()}, None)
+    assert ('<section id="slices" class="wide">' in (tmp_path / "index.html").read_text()) == is_wide
 
 
 def test_the_table_has_the_mean_over_the_ended_folds_of_a_trial_that_goes_on():

@@ -53,7 +53,7 @@ from nlu.config.targets import trust
 from nlu.config.words import counted
 
 _PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
-_NOT_A_FOLDER = "a file is where a folder is needed; choose another hydra.run.dir"
+_NOT_A_FOLDER = "a file is where a folder is needed; choose another {key}"
 _STORAGE = {
     errno.ENOSPC: "the disk is full; free some space or write elsewhere",
     errno.EDQUOT: "your quota is used up; free some space or write elsewhere",
@@ -270,7 +270,8 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
             if not job.has_started and (number := stopping.received()) is not None:
                 # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
                 raise stopping.Stopped(number) from None
-            found = storage_problems(error, before_start=not job.has_started)
+            key = "hydra.sweep.dir" if line.is_multirun else "hydra.run.dir"
+            found = storage_problems(error, before_start=not job.has_started, key=key)
             # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
             if not found and not job.has_started and isinstance(error, USER_MISTAKES):
                 found = [fault_of(error, config_name, _loader(hydra), line.overrides)]
@@ -369,12 +370,13 @@ def _status_after(error: UserError) -> int:
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 
-def storage_problems(error: Exception, before_start: bool = False) -> list[str]:
+def storage_problems(error: Exception, before_start: bool = False, key: str = "hydra.run.dir") -> list[str]:
+    """Return what a user can do about an error of a disk; `key` sets the folder of the command."""
     for failure in (error, error.__cause__):
         if isinstance(failure, OSError) and failure.errno is not None:
             remedy = _STORAGE.get(failure.errno)
             if remedy is None and before_start and failure.errno in (errno.ENOENT, errno.EINVAL):
-                remedy = "no folder can be created there; choose another hydra.run.dir"
+                remedy = "no folder can be created there; choose another {key}"
             if remedy is not None:
-                return [f"{failure.filename or 'a file'} cannot be used: {remedy}"]
+                return [f"{failure.filename or 'a file'} cannot be used: {remedy.format(key=key)}"]
     return []
