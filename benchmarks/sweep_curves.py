@@ -4,9 +4,10 @@
     python benchmarks/sweep_curves.py --tasks judge --figure docs/images/regret_curves.png
     python benchmarks/sweep_curves.py --tasks sst2_static --methods asha+random --set min_resource=2
 
-A trial is one of the 60 configurations of a task; a drawn one becomes the nearest that was not tried. Schedulers,
-pruner, sampler and the log of steps are those of nlu.search. Regret is (best of all configurations - best value seen) /
-(best - median of them), at any evaluation, after a number of full runs.
+A trial is one of the configurations of a task; a drawn one becomes the nearest that was not tried. Schedulers, pruner,
+sampler and the log of steps are those of nlu.search. Regret is (best of all configurations - best value seen) / (best -
+median of them), at any evaluation, after a number of full runs. Each search knows 40 of the 60 configurations: with all
+of them, a mean over searches would still be the luck of the single best one (--configurations 60).
 """
 
 import argparse
@@ -70,10 +71,16 @@ class Table:
             params[override.get_key_element()] = distribution_of(override)
         first = [run for run in content["runs"] if run["seed"] == 1]
         rows = [{name: value_within(params[name], text) for name, text in run["values"].items()} for run in first]
-        self.space = TableSpace(params).of(rows)
-        self._reported = [run[decides] for run in first]
-        self._worth = [run["averaged"] for run in first]
-        self.evaluations = min(map(len, self._worth))
+        self._rows, self._all = rows, [(run[decides], run["averaged"]) for run in first]
+        self.space = TableSpace(params)
+        self.evaluations = min(len(run["averaged"]) for run in first)
+        self.begin(0, len(rows))
+
+    def begin(self, seed: int, configurations: int) -> None:
+        """Draw the configurations that the next search knows; none of them was tried."""
+        kept = np.random.default_rng(seed).permutation(len(self._rows))[:configurations]
+        self.space.of([self._rows[row] for row in kept])
+        self._reported, self._worth = zip(*(self._all[row] for row in kept), strict=True)
         self._bests = [max(each) for each in self._worth]
         self.best, self.median = max(self._bests), statistics.median(self._bests)
 
@@ -85,10 +92,6 @@ class Table:
     def best_of_random(self, seed: int) -> float:
         """Return the best of some configurations that are trained to their end."""
         return float(max(np.random.default_rng(seed).choice(self._bests, RUNS, replace=False)))
-
-    def begin(self) -> None:
-        """Forget which configurations were tried."""
-        self.space.used.clear()
 
     def curve(self, values: Mapping[str, object]) -> tuple[Sequence[float], Sequence[float]]:
         """Return the curve of a configuration, which is tried from now on."""
@@ -114,7 +117,7 @@ def searched(task: str, method: str, arguments: argparse.Namespace) -> Searches:
     settings = {key: int(number) for key, number in (each.split("=") for each in arguments.set)}
     found, lost, decision_s = [], [], []
     for seed in range(arguments.seeds):
-        table.begin()
+        table.begin(seed, arguments.configurations)
         search = Simulation(
             table, task, method, seed, arguments.budget, arguments.jobs, len(table.space.rows),
             **(settings if METHODS[method][0] != "none" else {}),
@@ -160,6 +163,7 @@ def main() -> None:
     parser.add_argument("--methods", default="random,hyperband,asha+random,freeze_thaw", help=", ".join(METHODS))
     parser.add_argument("--seeds", type=int, default=20, help="searches on each task")
     parser.add_argument("--budget", type=int, default=10, help="full runs of each search")
+    parser.add_argument("--configurations", type=int, default=40, help="those that a search knows, of 60")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
     parser.add_argument("--decides", choices=["averaged", "raw"], default="averaged", help="weights that rungs score")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=NUMBER", help="a resource of the pruner")

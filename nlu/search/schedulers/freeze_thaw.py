@@ -36,6 +36,8 @@ continue by ranks only"""
 RANKED = 150
 """until so many evaluations were seen, a trial that is promoted by ranks comes before those of the model: in a search
 over runs that are scored 16 times, up to the ninth whole trial (benchmarks/SWEEPS.md)"""
+LEAST_EVALUATIONS = 2
+"""the first step of a trial that the model draws"""
 EXPLORED = 0.1
 """the share of decisions for a new trial that is drawn at random"""
 TRUSTED = 0.5
@@ -59,6 +61,8 @@ LOWEST = -3.0
 """the place on the scale of the model below which all values are alike, such as that of a trial that failed"""
 TIE = 1e-3
 """the least difference of chances for which a trial is paused and another one continues, which starts a process"""
+MODEL = "model"
+"""the rule of its decisions that is no rule of ranks"""
 KERNEL = "kernel"
 """in the log of a decision: the logarithms of the kernel's parameters, if they were fitted for it"""
 
@@ -152,7 +156,10 @@ class FreezeThaw:
         return self._most_probable(trials, log, paused, new, random)
 
     def _begun(self, values: Mapping[str, object], why: Mapping[str, Any]) -> Decision:
-        return Decision(self._ranks.rungs[0], values=values, why=why)
+        """Return the first step of a trial: to the first rung, or shorter if the model draws it."""
+        first = self._ranks.rungs[0]
+        short = self._lengths.stop(None, max(self._steps, LEAST_EVALUATIONS))
+        return Decision(min(first, short) if why["rule"] == MODEL else first, values=values, why=why)
 
     def _thawed(self, trial: Standing, why: Mapping[str, Any]) -> Decision:
         return Decision(self._lengths.stop(trial, self._steps), trial.number, why=why)
@@ -198,7 +205,7 @@ class FreezeThaw:
         chance_M = ndtr(score_M)
         chosen = _chosen(paused, score_M, chance_M)
         why = {
-            "rule": "model",
+            "rule": MODEL,
             "chance": float(chance_M[chosen]),
             "goal": scale.value(goal),
             "at": int(part * min(begun_M[chosen] + horizon, 1.0)),
