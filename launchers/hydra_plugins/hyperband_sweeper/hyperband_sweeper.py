@@ -10,7 +10,10 @@ from omegaconf import DictConfig
 
 from nlu.search.keys import SearchKeys
 
-ConfigStore.instance().store(group="hydra/sweeper", name="hyperband", node=SearchKeys, provider="hyperband_sweeper")
+# Hydra's scanner may import this file after an entry point has.
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="hyperband", node=SearchKeys, provider="hyperband_sweeper", replace=True
+)
 
 
 class HyperbandSweeper(Sweeper):
