@@ -1,10 +1,10 @@
 """The connection between a job and its trial: reports, the decision to stop, the outcome.
 
 A job gets `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else. It reports to
-the storage, asks the pruner itself, and writes its outcome there. Only the sweeper closes the trial.
+the storage, asks the pruner itself, and writes its outcome there. Only the search closes the trial.
 
-If a trial has several jobs, the newest one wins. A job claims its trial when it starts. The sweeper counts launches, so
-the claim of a later launch wins; between two launches with the same number, of sweepers that did not know of each
+If a trial has several jobs, the newest one wins. A job claims its trial when it starts. The search counts launches, so
+the claim of a later launch wins; between two launches with the same number, of searches that did not know of each
 other, the last claim wins. A job that finds the claim of another job, at a report or a save, ends.
 """
 
@@ -46,6 +46,8 @@ DECISION = "decision"
 """user attribute of a trial: the last decision of the pruner, with the report that it is for"""
 CLAIM = "claim"
 """user attribute of a trial: `launch` and `id` of the job that has claimed it"""
+ATTEMPT = "attempt"
+"""user attribute of a trial: how often it has failed"""
 REASON = "reason"
 """user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -271,7 +273,7 @@ def worked_s(trial: "FrozenTrial") -> float:
 
 
 def open_trial(mapping: Mapping[str, object]) -> TrialChannel:
-    """Open the trial of a job, given the mapping from the sweeper; each process opens it once.
+    """Open the trial of a job, given the mapping from the search; each process opens it once.
 
     Raises StorageUnavailable if the storage does not answer for a long time.
     """

@@ -22,7 +22,7 @@ from nlu.jobs.submissions import Submissions
 from nlu.jobs.waiting import give_up
 from nlu.search import steps
 from nlu.search.board import Board
-from nlu.search.channel import REASON
+from nlu.search.channel import ATTEMPT, REASON
 from nlu.search.faults import last_line, machine_fault
 from nlu.search.goals import is_infeasible
 from nlu.search.slots import REMEDY, Ended, Slots
@@ -32,8 +32,8 @@ RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs end early without progress; after the last one it is set aside"""
 DEATHS = 3
 """so often in a row the process of a trial dies without progress before the trial fails"""
-ATTEMPT, LAUNCHES = "attempt", "launches"
-"""user attributes of a trial: how often it has failed; how many jobs were launched"""
+LAUNCHES = "launches"
+"""user attribute of a trial: how many jobs were launched"""
 SINCE = "since"
 """user attribute of a trial: the first `launch` of those in a row that ended without a word, and where the trial is
 `at` (see `place_of`)"""

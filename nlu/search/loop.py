@@ -18,10 +18,9 @@ from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
-from nlu.search.channel import COMPLETE, FAILED, OUTCOME, PRUNED, REASON, outcome_now, worked_s
+from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, REASON, outcome_now, worked_s
 from nlu.search.deciding import Steps, paused_line
 from nlu.search.failures import (
-    ATTEMPT,
     DEATHS,
     LAUNCHES,
     SINCE,

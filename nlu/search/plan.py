@@ -26,7 +26,8 @@ from nlu.search.preflight import Compose, Possible
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
 from nlu.search.sampling import SEEDS, SeededByTrial
-from nlu.search.settings import FREEZE_THAW, SAMPLERS, Settings
+from nlu.search.schedulers.scheduler import FREEZE_THAW
+from nlu.search.settings import SAMPLERS, Settings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
 from nlu.search.space import grid_values, overrides_of
 from nlu.search.storage.opening import open_storage

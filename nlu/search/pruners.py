@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nlu.config.checks.values import show
 from nlu.config.nearest import hint
 from nlu.search.goals import is_infeasible
+from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.steps import best_so_far
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 KEY = "hydra.sweeper.pruner"
 HYPERBAND, NONE = "hyperband", "none"
-NAMES = (HYPERBAND, "asha", "freeze_thaw", NONE)
+NAMES = (HYPERBAND, *PAUSING, NONE)
 GONE = ("successive_halving", "median", "threshold")
 """names of former versions"""
 PRUNER = "pruner"

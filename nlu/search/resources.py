@@ -11,7 +11,7 @@ from nlu.config.types import Duration
 from nlu.config.words import counted
 from nlu.search.pruners import HYPERBAND, KEY, NAMES, NONE, Bracket, brackets, problem_of
 from nlu.search.schedulers.asha import rungs
-from nlu.search.schedulers.scheduler import PAUSING, first_decision
+from nlu.search.schedulers.scheduler import FREEZE_THAW, PAUSING, first_decision
 
 
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -76,7 +76,7 @@ def _budget(
     """Return the examples that all trials together may see; None if only n_trials limits them."""
     written = settings["max_examples"]
     if written is None:
-        if spec["name"] != "freeze_thaw":
+        if spec["name"] != FREEZE_THAW:
             return None
         # A freeze-thaw search has no end of its own. A whole trial can always end.
         return max(spec["max_resource"], settings["n_trials"] * spec["max_resource"] // spec["reduction_factor"])
@@ -211,8 +211,10 @@ def _announced_pauses(spec: Mapping[str, Any], n_trials: int) -> list[str]:
     cost = f"{counted(n_trials, 'trial')} of up to {high:,} examples"
     if most is not None:
         cost += f", {most:,} examples in all: about {most / high:.1f} full runs"
-    if spec["name"] == "freeze_thaw":
-        return [f"pruner: freeze_thaw, a step from {low:,} examples; its model also draws the trials; at most {cost}"]
+    if spec["name"] == FREEZE_THAW:
+        return [
+            f"pruner: freeze_thaw, first steps of {low:,} examples; its model also draws the trials; at most {cost}"
+        ]
     stops = ", ".join(f"{rung:,}" for rung in rungs(low, high // spec["parts"], spec["reduction_factor"])[:-1])
     where = f"paused at {stops} examples, 1 in {spec['reduction_factor']} continues" if stops else "never paused"
     return [f"pruner: asha, {where}; at most {cost}"]

@@ -21,7 +21,7 @@ from nlu.search.optuna_private import at_point, forget_trials, levelled
 from nlu.search.pruners import PRUNER, bracket_of, brackets
 from nlu.search.schedulers.asha import Asha
 from nlu.search.schedulers.encoding import contains
-from nlu.search.schedulers.scheduler import Suggest
+from nlu.search.schedulers.scheduler import ASHA, Suggest
 
 Build = Callable[[int], BaseSampler]
 SEEDS = 2**32
@@ -141,7 +141,7 @@ def _seen(study: Study) -> Study:
 
 def _rungs_of(spec: Mapping[str, Any], study_name: str, number: int) -> Sequence[int] | None:
     """Return the rungs of a trial, None for a pruner without rungs."""
-    if spec.get("name") == "asha":
+    if spec.get("name") == ASHA:
         return Asha.of(spec).rungs
     found = brackets(spec)
     return bracket_of(found, study_name, number).rungs if found else None

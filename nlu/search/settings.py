@@ -17,6 +17,7 @@ from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.search import first, keeping, resources
 from nlu.search.goals import CONSTRAINTS, OBJECTIVES
+from nlu.search.schedulers.scheduler import FREEZE_THAW
 from nlu.search.slots import LOCAL
 from nlu.search.space import Space, grid_problems, space_of
 from nlu.search.storage.opening import journal_of, storage_url, url_problems
@@ -24,8 +25,6 @@ from nlu.search.storage.opening import journal_of, storage_url, url_problems
 SAMPLERS = "hydra/sweeper/sampler"
 SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
 """what names the folder of a trial, in the words of nlu and of Hydra"""
-FREEZE_THAW = "freeze_thaw"
-"""the pruner that draws the trials itself"""
 
 
 @dataclass(frozen=True)

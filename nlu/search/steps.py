@@ -37,7 +37,7 @@ PART_VALUES = "part_values"
 VALUES = "values"
 """user attribute of a trial: its parameters, once all are drawn"""
 FIXED = "fixed_params"
-"""system attribute of a trial: the parameters that Optuna gives it instead of asking a sampler"""
+"""system attribute of a trial: the parameters that it is given instead of drawn; Optuna knows it too"""
 
 
 def step_of(decision: Decision, number: int, *, answers: bool) -> tuple[str, dict[str, Any]]:

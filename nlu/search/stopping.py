@@ -15,12 +15,12 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.words import counted, numbered
 from nlu.jobs.listing import cancel_jobs
-from nlu.search.channel import COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
+from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
 from nlu.search.folder import OVER, hold
 from nlu.search.goals import MEASURED, Goals
 from nlu.search.keeping import Keeper
 from nlu.search.optuna_private import write_constraints
-from nlu.search.steps import PART_ENDS, STOP, is_stopped, value_at_end
+from nlu.search.steps import STOP, best_so_far, is_stopped
 from nlu.search.storage.holder import Holder
 from nlu.search.storage.opening import study_in
 
@@ -28,8 +28,6 @@ CANCEL_AGAIN_S = 10.0
 """how long after a try the job of a stopped trial is cancelled again: it may have been submitted meanwhile"""
 WHY, LEFT = "stopped by a user", "paused to the end"
 """why a trial that was not decided is closed as pruned"""
-
-
 STATES = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}
 
 
@@ -53,19 +51,14 @@ class Canceller:
 
 def has_outcome(trial: FrozenTrial) -> bool:
     """Whether the last attempt of a trial has ended."""
-    return trial.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= trial.user_attrs.get("attempt", 0)
+    return trial.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= trial.user_attrs.get(ATTEMPT, 0)
 
 
 def outcome_of(frozen: FrozenTrial, why: str = WHY, *, maximize: bool) -> dict[str, Any]:
-    """Return the outcome of a trial that is closed for this reason: pruned, with the best value that it reported.
-
-    If a fold of it has ended, the value is that by which the search compares it, at the end of the last one.
-    """
-    values, ends = frozen.intermediate_values, frozen.user_attrs.get(PART_ENDS)
-    best = (max if maximize else min)(values.values(), default=None)
-    value = value_at_end(frozen, ends[-1]) if ends else best
-    attempt = frozen.user_attrs.get("attempt", 0)
-    return outcome_now(PRUNED, attempt, value=value, examples=frozen.last_step, wall_s=worked_s(frozen), error=why)
+    """Return the outcome of a trial that is closed for this reason: pruned, with its value so far (`best_so_far`)."""
+    attempt, value = frozen.user_attrs.get(ATTEMPT, 0), best_so_far(frozen, maximize=maximize)
+    known = {"value": None if math.isnan(value) else value, "examples": frozen.last_step, "error": why}
+    return outcome_now(PRUNED, attempt, wall_s=worked_s(frozen), **known)
 
 
 def stop_trials(folder: Path, numbers: Sequence[int], say: Callable[[str], None]) -> list[int]:

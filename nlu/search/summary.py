@@ -20,7 +20,7 @@ from nlu.search.channel import OUTCOME, worked_s
 from nlu.search.decisions import decision_rows, write_decisions
 from nlu.search.figures import TITLES, draw_figures, write_search_page
 from nlu.search.goals import MEASURED, Goals, best_trials
-from nlu.search.steps import PART_ENDS, is_paused, value_at_end
+from nlu.search.steps import best_so_far, is_paused
 from nlu.search.trials import Summary, TrialRow, print_trials, write_trials
 
 FOLDER = "summary"
@@ -101,22 +101,19 @@ def read_summary(study: optuna.Study) -> Summary:
 
 def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
     outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
-    reports = {at: value for at, value in trial.intermediate_values.items() if math.isfinite(value)}
     state = "paused" if is_paused(trial) else STATES[trial.state.name]
     value = trial.values[0] if state == "complete" else None
     if value is None and state != "failed":
         # The job wrote it, unless it still runs.
-        best = (max if maximize else min)(reports.values(), default=None)
-        ends = trial.user_attrs.get(PART_ENDS)
-        # Of a trial whose folds have ended in part, their mean, by which the search compares it too.
-        value = outcome.get("value", value_at_end(trial, ends[-1]) if ends else best)
+        best = best_so_far(trial, maximize=maximize)
+        value = outcome.get("value", None if math.isnan(best) else best)
     measured = trial.user_attrs.get(MEASURED, {})
     return TrialRow(
         number=trial.number,
         state=state,
         value=value,
         sd=outcome.get("sd"),
-        examples=outcome.get("examples") or max(reports, default=None),
+        examples=outcome.get("examples") or trial.last_step,
         wall_s=outcome.get("wall_s") or worked_s(trial) or (trial.duration.total_seconds() if trial.duration else None),
         params=dict(trial.params),
         error=outcome.get("error") or "",

@@ -129,12 +129,8 @@ def write_table(path: Path, names: Iterable[str], rows: Iterable[Iterable[object
 
 def _cell(value: object) -> str:
     # A tab or a line end within an error would break the table.
-    return "" if value is None else " ".join(written(value).split())
-
-
-def written(value: object) -> str:
-    """Return a value as it is written in a configuration."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return "" if value is None else " ".join(text.split())
 
 
 def print_trials(summary: Summary) -> None:

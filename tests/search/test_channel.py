@@ -86,6 +86,15 @@ def test_the_end_of_a_fold_is_noted_once_with_the_mean_of_the_best_so_far(handed
     assert [value_at_end(found, at) for at in (100, 190)] == [0.9, None]
 
 
+def test_a_trial_that_is_closed_has_the_best_of_its_values_that_are_numbers(handed):
+    job = TrialChannel(**handed(0))
+    job.report(50, math.nan)
+    assert outcome_of(frozen(handed, 0), maximize=True)["value"] is None
+    job.report(100, 0.4)
+    job.report(150, 0.6)
+    assert [outcome_of(frozen(handed, 0), maximize=more)["value"] for more in (True, False)] == [0.6, 0.4]
+
+
 def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_is_compared(handed):
     job = TrialChannel(**handed(0))
     job.report(50, 0.9)

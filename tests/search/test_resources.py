@@ -53,7 +53,7 @@ def test_what_a_search_will_cost_is_announced_for_each_pruner():
         "pruner: asha, paused at 500, 1,500 examples, 1 in 3 continues; at most 9 trials of up to 10,000 examples"
     ]
     assert resources.announced(spec([config()], pruner="freeze_thaw", **more), 9) == [
-        "pruner: freeze_thaw, a step from 500 examples; its model also draws the trials; at most 9 trials of up to "
+        "pruner: freeze_thaw, first steps of 500 examples; its model also draws the trials; at most 9 trials of up to "
         "2,000 examples, 6,000 examples in all: about 3.0 full runs"
     ]
 

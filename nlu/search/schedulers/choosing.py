@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nlu.search.schedulers.asha import Asha
-from nlu.search.schedulers.scheduler import Lengths, Scheduler
+from nlu.search.schedulers.scheduler import ASHA, FREEZE_THAW, Lengths, Scheduler
 from nlu.search.space import Space
 
 
@@ -19,9 +19,9 @@ def build(
 
     `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
     """
-    if spec["name"] == "asha":
+    if spec["name"] == ASHA:
         return Asha.of(spec)
-    if spec["name"] != "freeze_thaw":
+    if spec["name"] != FREEZE_THAW:
         return None
     # Its libraries take half a second to import.
     from nlu.search.schedulers.encoding import Encoding

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RUNNING, PAUSED, ENDED, FAILED, STOPPED = "running", "paused", "ended", "failed", "stopped"
 """the states of a trial; a pruner stopped it for good"""
-PAUSING = ("asha", "freeze_thaw")
+PAUSING = ASHA, FREEZE_THAW = ("asha", "freeze_thaw")
 """the choices of hydra.sweeper.pruner that pause trials"""
 Suggest = Callable[[str, "BaseDistribution"], object]
 Draw = Callable[[Suggest], Mapping[str, object]]

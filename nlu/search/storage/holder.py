@@ -1,8 +1,8 @@
 """Which search runs a study: also two hosts that share its storage, but no folder, must not run one together.
 
-Within a folder the lock of the kernel keeps two searches apart (`_folder.hold`). In the study a search writes its name,
-and at its end that it is over. Another search begins if the former one is over, or if `nlu.storage.writers` knows that
-it is. Otherwise it is refused, until the user says that the former one is gone.
+Within a folder the lock of the kernel keeps two searches apart (`nlu.search.folder.hold`). In the study a search writes
+its name, and at its end that it is over. Another search begins if the former one is over, or if `nlu.storage.writers`
+knows that it is. Otherwise it is refused, until the user says that the former one is gone.
 
 Storages lack compare-and-set, so of two searches that begin at the same moment both may write their names. The one
 whose name was replaced finds that out before it acts again, at most `CHECKED_FOR_S` seconds later, and ends. So does a
