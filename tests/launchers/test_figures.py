@@ -1,13 +1,14 @@
 """Optuna draws all its figures of every kind of search, as it is stored; those of the page show paused trials too."""
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import optuna
 import pytest
-from matplotlib import pyplot
+from matplotlib import pyplot, rc_context
 from optuna.exceptions import ExperimentalWarning
 from optuna.visualization import matplotlib as plots
 
@@ -38,6 +39,13 @@ OF_ONE_VALUE = (
 OF_A_STUDY = ("plot_intermediate_values", "plot_timeline")
 OF_ONE_OBJECTIVE = ("plot_terminator_improvement",)
 OF_SEVERAL = ("plot_pareto_front", "plot_hypervolume_history")
+
+
+@pytest.fixture(autouse=True)
+def own_style() -> Iterator[None]:
+    """Optuna changes the style of all later figures, also of those of other tests."""
+    with rc_context():
+        yield
 
 
 def drawn(study: optuna.Study) -> dict[str, Any]:
