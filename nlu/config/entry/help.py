@@ -4,8 +4,10 @@ python -m nlu.config.entry.help > docs/keys.md
 """
 
 import importlib
+import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,11 +23,14 @@ from nlu.config.types import TARGET
 WIDTH, COLUMN = 120, 34
 PAGE = """# Keys
 
-Each key with what it may be, its default and its meaning. `python -m nlu.config.entry.help > docs/keys.md` writes this
-page. `KEY=VALUE` sets a key, and `GROUP=CHOICE` chooses a class with keys of its own: `optimizer.lr=2e-5 method=rdrop
-method.alpha=4`. `python -m nlu.train --help model=bert` shows the keys of a choice with their values. The keys of a
-search are in [searches](searches.md), those of launchers in [clusters](clusters.md) and [PAI](clusters-pai.md).
+Each key with its default, what it may be and its meaning, written by `python -m nlu.config.entry.help > docs/keys.md`.
+`KEY=VALUE` sets a key, and `GROUP=CHOICE` chooses a class with keys of its own: `optimizer.lr=2e-5 method=rdrop
+method.alpha=4`. A key whose default is null may be null, and one whose default is true or false is either.
+`python -m nlu.train --help model=bert` shows the keys of a choice with their values. The keys of a search are in
+[searches](searches.md), those of launchers in [clusters](clusters.md) and [PAI](clusters-pai.md).
 """
+LONGEST_PRESET = 40
+"""Characters of a value that a preset sets; longer ones, such as addresses, are in its YAML file."""
 
 
 def help_text(command: str, composed: DictConfig) -> str:
@@ -56,30 +61,49 @@ def help_text(command: str, composed: DictConfig) -> str:
 def keys_page() -> str:
     """Return docs/keys.md."""
     run = schema_of(RUN)
-    parts = [PAGE, "## Top level", _table(run, [key for key in run.keys if not _is_group(key)])]
+    parts = [PAGE, "## Top level", _list(run, [key for key in run.keys if not _is_group(key)])]
     for group in filter(_is_group, run.keys):
         parts += [f"## {group}", run.help[group]]
         if group in PLAIN_GROUPS:
-            parts += [_table(schema_of(PLAIN_GROUPS[group]))]
+            parts += [_list(schema_of(PLAIN_GROUPS[group]))]
             continue
         of_class: dict[str, list[str]] = {}
         for choice, target in targets_of(group).items():
             of_class.setdefault(target, []).append(choice)
-        shown: dict[str, str] = {}
+        entries = []
         for target, choices in of_class.items():
             schema = schema_of(target)
-            table = _table(schema)
-            same = shown.setdefault(table, choices[0])
-            parts += [f"### {group}={', '.join(choices)}", _summary(schema)]
-            parts += [table if same == choices[0] or not table else f"The keys are those of `{group}={same}`."]
-            parts += ["\n".join(_differences(group, choices, schema))]
+            head = f"### {group}={', '.join(choices)}\n\n{_summary(schema)}"
+            entries.append((head, schema, list(schema.keys), "\n".join(_differences(group, choices, schema))))
+        parts += _sections(f"### {group}: shared keys", entries)
+    entries = []
     for command in list(SCHEMAS)[1:]:
-        parts += [f"## nlu.{command}", _document(command).partition("\n")[0]]
         schema = schema_of(SCHEMAS[command])
-        parts += [_table(schema, [key for key in _own_keys(command) if key != "precision"])]
-        if "input" in schema.keys:
-            parts += ["### input", _table(schema_of(PLAIN_GROUPS["input"]))]
+        head = f"## nlu.{command}\n\n{_document(command).partition(chr(10))[0]}"
+        rows = f"### input\n\n{_list(schema_of(PLAIN_GROUPS['input']))}" if "input" in schema.keys else ""
+        entries.append((head, schema, [key for key in _own_keys(command) if key != "precision"], rows))
+    parts += _sections("## Commands: shared keys", entries)
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def _sections(title: str, entries: list[tuple[str, Schema, list[str], str]]) -> Iterator[str]:
+    """Yield a section for each (head, schema, names of keys, end); what several describe alike is at the end, once."""
+    about = [{name: text for name, text in _about(schema).items() if name in names} for _, schema, names, _ in entries]
+    shared: dict[str, str] = {}
+    for (name, text), number in Counter(item for each in about for item in each.items()).items():
+        if number > 1:
+            shared.setdefault(name, text)
+    anchor = re.sub(r"[#:]", "", title).strip().replace(" ", "-").lower()
+    for (head, schema, _, end), of_keys in zip(entries, about, strict=True):
+        yield head
+        yield _list(schema, [name for name, text in of_keys.items() if shared.get(name) != text])
+        names = [name for name, text in of_keys.items() if shared.get(name) == text]
+        values = ", ".join(f"{name} {_escaped(_shown(schema.keys[name].default))}" for name in names)
+        yield f"[Shared keys](#{anchor}): {values}." if names else ""
+        yield end
+    if shared:
+        yield title
+        yield "\n".join(f"- **{name}**{text}" for name, text in shared.items())
 
 
 def _is_group(key: str) -> bool:
@@ -119,31 +143,51 @@ def _entry(first: str, text: str) -> list[str]:
     return [f"{start}{lines[0][COLUMN:]}".rstrip(), *lines[1:]]
 
 
-def _table(schema: Schema, names: list[str] | None = None) -> str:
-    keys = [schema.keys[name] for name in (schema.keys if names is None else names)]
-    rows = [
-        f"| {key.name} | {_cell(rule_of(key.annotation).partition(' such as')[0])} | {_cell(_shown(key.default))} "
-        f"| {_cell(schema.help[key.name])} |"
-        for key in keys
-        if key.name not in PLAIN_GROUPS
-    ]
-    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows]) if rows else ""
+def _list(schema: Schema, names: list[str] | None = None) -> str:
+    """Return an item of a list for each key: its name, default, rule and meaning."""
+    about = _about(schema)
+    keys = [schema.keys[name] for name in (about if names is None else names) if name in about]
+    return "\n".join(f"- **{key.name}** {_escaped(_shown(key.default))}{about[key.name]}" for key in keys)
+
+
+def _about(schema: Schema) -> dict[str, str]:
+    """Return the rule of each key, unless its default or its meaning say it, and its meaning."""
+    about = {}
+    for name, key in schema.keys.items():
+        if name not in PLAIN_GROUPS:
+            rule, meaning, default = _short_rule(key.annotation, key.default), schema.help[name], _shown(key.default)
+            choices = rule.removeprefix("one of ").split(", ") if rule.startswith("one of ") else []
+            is_said = (
+                rule in meaning or choices and all(f"{choice} = " in meaning for choice in choices if choice != default)
+            )
+            about[name] = _escaped(f" ({rule}): {meaning}" if rule and not is_said else f": {meaning}")
+    return about
+
+
+def _short_rule(annotation: Any, default: object) -> str:
+    """Return the rule of a key in few words, "" if the default shows it."""
+    rule = rule_of(annotation).partition(" such as")[0]
+    rule = rule.removesuffix(" or null") if default is None else rule
+    rule = rule.replace(", each item a", " of a").replace(", each item", " of").replace(", each value", " to")
+    rule = re.sub(r"\ban? (?=number|integer|text|list|mapping|ratio|duration|file|odd|run|folder)", "", rule)
+    return "" if rule in ("text", "true or false") else rule
 
 
 def _differences(group: str, choices: list[str], schema: Schema) -> Iterator[str]:
     for choice in choices:
         node = node_of(group, choice)
         own = {key: node[key] for key in schema.keys if key in node and node[key] != schema.keys[key].default}
-        if own:
-            yield f"- `{group}={choice}`: {', '.join(f'`{key}={show(value)}`' for key, value in own.items())}"
+        shown = [f"`{key}={show(value)}`" for key, value in own.items() if len(show(value)) <= LONGEST_PRESET]
+        if shown:
+            yield f"- `{group}={choice}`: {', '.join(shown)}"
 
 
 def _shown(value: object) -> str:
     return "required" if value is REQUIRED or value == "???" else show(value).strip('"') or '""'
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+def _escaped(text: str) -> str:
+    return text.replace("*", "\\*")
 
 
 if __name__ == "__main__":
