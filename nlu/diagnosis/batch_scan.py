@@ -14,11 +14,12 @@ from nlu.optim.update import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.tasks.task import comparing_loss
 from nlu.training import host_memory
-from nlu.training.batch_search import SHARE
 from nlu.training.memory import peak_mb, release
 from nlu.training.ordering import order_of
 from nlu.training.parts import Training
 
+SHARE = 0.8
+"""of the free memory of a machine that steps may take on a CPU, where the system ends a process that takes too much"""
 WARMUP = 2
 """steps of each size before the measured ones, which make memory that the others use again"""
 CLOSE = 0.95
@@ -65,8 +66,8 @@ class BatchScan:
     def overrides(self) -> str:
         """The overrides that set the recommended size; a step keeps its examples where they are a multiple of it."""
         size, accumulation = self.recommended.batch_size, self.trainer.accumulation
-        examples = 0 if isinstance(self.trainer.batch_size, str) else self.trainer.batch_size * accumulation
-        if examples and not self.compares and examples % size == 0:
+        examples = self.trainer.batch_size * accumulation
+        if not self.compares and examples % size == 0:
             accumulation = examples // size
         return f"trainer.batch_size={size} trainer.accumulation={accumulation}"
 

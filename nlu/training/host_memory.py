@@ -46,7 +46,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def peak_bytes() -> int:
-    """Return the most resident bytes of this process since the last `Peak.restart`, or since its start."""
+    """Return the most resident bytes of this process since its start."""
     return _fields(PROCESS / "status")["VmHWM"]
 
 
@@ -56,15 +56,6 @@ class Peak:
     def __init__(self) -> None:
         self._before = _fields(PROCESS / "status")["VmRSS"]
 
-    def restart(self) -> bool:
-        """Forget the peak so far; returns False where the system does not allow that. Earlier peaks count then too,
-        which is too much."""
-        try:
-            (PROCESS / "clear_refs").write_text("5")
-        except OSError:
-            return False
-        return True
-
     def bytes(self) -> int:
-        """Return the most bytes since the last `restart`, beyond those at the start of this object."""
+        """Return the most bytes so far, beyond those at the start of this object."""
         return max(0, peak_bytes() - self._before)

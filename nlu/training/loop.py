@@ -63,7 +63,7 @@ def train(run: Training) -> bool:
                 raise
             # On all ranks, while they waited for rows that another command writes.
             state.train_s = time.perf_counter() - began_s
-            if state.step and due.is_whole(state.step):
+            if state.step:
                 save_last(run)
             return True
         if step.stop:
@@ -73,13 +73,10 @@ def train(run: Training) -> bool:
 
         # An accelerator computes one step ahead of the host, unless the numbers of this step are needed now.
         pending.append(step)
-        meets = not stepper.parallel.sums_gradients(number) and due.is_whole(number)
         saving = is_stopping or due.saves(number) or stepper.pieces != state.pieces
-        while len(pending) > (0 if saving or meets or due.logs(number) or due.evaluates(number) else stepper.ahead):
+        while len(pending) > (0 if saving or due.logs(number) or due.evaluates(number) else stepper.ahead):
             # Raises for a step that is not finite, whose update was left out.
             meter.count(stepper.read(pending.popleft()))
-        if meets:
-            stepper.synchronize()
 
         if due.evaluates(number):
             saving |= evaluate(run)
@@ -91,8 +88,7 @@ def train(run: Training) -> bool:
         if due.logs(number):
             log_window(run, lr, meter.loss_scale)
         state.train_s = time.perf_counter() - began_s
-        # Ranks that train apart continue to a step after which they hold the same weights.
-        if saving and due.is_whole(number):
+        if saving:
             # With the number of pieces, since memory may not run out at the same step again.
             state.pieces = stepper.pieces
             save_last(run)

@@ -2,13 +2,12 @@
 
 Every rank runs the same passes in the same order, in training and in scoring: a rank without rows runs a placeholder
 that contributes nothing. Every rank also makes each call below. So a strategy may communicate anywhere;
-tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce` and
-`synchronize`. With others, a rank for which memory runs out cannot divide its batch, since the others do not know of
-it.
+tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce`. With
+others, a rank for which memory runs out cannot divide its batch, since the others do not know of it.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,14 +23,11 @@ log = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
 
-MESSAGE_ELEMENTS = 1 << 25
-"""the largest message in numbers, so that its memory stays small beside that of the model"""
-
 
 class Parallel(Protocol):
     """The contract of a strategy for steps and checkpoints.
 
-    A choice of the group `parallel` gets the ranks, and its options by keyword. Steps have numbers from 1.
+    A choice of the group `parallel` gets the ranks, and its options by keyword.
     """
 
     ranks: Ranks
@@ -41,33 +37,14 @@ class Parallel(Protocol):
     def prepare(self, module: Module) -> Module:
         """Move a module to the device in place, and return it in the form of this rank."""
 
-    def sums_gradients(self, number: int) -> bool:
-        """Return whether ranks update by the gradient of all rows of step `number`, or each by that of its rows."""
-
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
-        """Sum the gradients over all ranks in place, if `sums_gradients`; return the sum of `totals`, a small vector,
-        over all ranks.
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+        """Sum the gradients over all ranks in place; return the sum of `totals`, a small vector, over all ranks.
 
         A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
         """
 
-    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
-        """Return, on the device, the Euclidean norm of the whole gradient by which this rank updates, and the norm that
-        records have: equal on all ranks, and finite only if all are."""
-
-    def is_whole(self, number: int) -> bool:
-        """Return whether all ranks hold the same weights after step `number` and `synchronize`. Only then is the run
-        evaluated and saved; the end of a run is such a step too."""
-
-    def synchronize(self, parameters: list[nn.Parameter], followers: Sequence[Tensor]) -> None:
-        """Make the trained parameters equal on all ranks, and the tensors that follow them, such as moments and
-        averages. Called after each step with `is_whole` whose gradients were not summed, and at the end."""
-
-    def state(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return the strategy's tensors for `last`, whole on rank 0; `names` of the trained parameters, in order."""
-
-    def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a result of `state`, which every rank has read, or {}."""
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """Return, on the device, the Euclidean norm of the whole gradient, equal on all ranks."""
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors that are distributed like the parameters, such as weights, moments and averages, whole on rank
@@ -89,27 +66,11 @@ class SingleProcess:
     def prepare(self, module: Module) -> Module:
         return module.to(self.ranks.device)
 
-    def sums_gradients(self, number: int) -> bool:
-        return True
-
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         return totals
 
-    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return norm, norm
-
-    def is_whole(self, number: int) -> bool:
-        return True
-
-    def synchronize(self, parameters: list[nn.Parameter], followers: Sequence[Tensor]) -> None:
-        """Do nothing: the weights are equal after each step."""
-
-    def state(self, names: Sequence[str]) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing: the state is empty, or that of another strategy."""
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors)
@@ -122,12 +83,7 @@ class SingleProcess:
 class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
-    def __init__(self, ranks: Ranks, keys: schemas.Replicated):
-        super().__init__(ranks)
-        self.reduce_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[keys.reduce_dtype]
-
-    def gradients_of(self, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Return the gradients of the parameters that have one on any rank; on the others it becomes zero."""
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         # A part of the model that no row of this rank used lacks a gradient here; all ranks must agree on the list of
         # tensors in the message.
         has_gradient = self.ranks.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
@@ -138,38 +94,15 @@ class Replicated(SingleProcess):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
-        return gradients
-
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
-        gradients = self.gradients_of(parameters)
-        # In another message if that of the gradients is rounded.
-        is_apart = self.reduce_dtype != torch.float32 or not gradients
-        own = totals.new_empty(0) if is_apart else totals
-        if is_apart:
-            self.ranks.add_up(totals)
-        if not gradients:
-            return totals
         # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
         # has fp32 precision.
-        flat = torch.cat([own.float(), *(gradient.view(-1) for gradient in gradients)]).to(self.reduce_dtype)
+        flat = torch.cat([totals.float(), *(gradient.view(-1) for gradient in gradients)])
         self.ranks.add_up(flat)
-        pieces = flat[len(own) :].split([gradient.numel() for gradient in gradients])
+        pieces = flat[len(totals) :].split([gradient.numel() for gradient in gradients])
         # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
-        torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
-        return totals if is_apart else flat[: len(own)].to(totals.dtype)
-
-
-def messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the tensors in messages, each of one type and, unless a single tensor is larger, of limited size."""
-    message: list[Tensor] = []
-    for tensor in tensors:
-        size = sum(one.numel() for one in message) + tensor.numel()
-        if message and (size > MESSAGE_ELEMENTS or tensor.dtype != message[0].dtype):
-            yield message
-            message = []
-        message.append(tensor)
-    if message:
-        yield message
+        if gradients:
+            torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
+        return flat[: len(totals)].to(totals.dtype)
 
 
 def whole_weights(parallel: Parallel, module: nn.Module) -> dict[str, Tensor]:

@@ -82,7 +82,7 @@ class Training:
     """by set: the records of the best evaluation if it is newer than the saved state; the next save writes them"""
 
     def __post_init__(self) -> None:
-        self.due = Due(self.trainer, self.clock, self.stepper.parallel.is_whole, has_floor=not self.is_trial)
+        self.due = Due(self.trainer, self.clock, has_floor=not self.is_trial)
         sets = self.store.of_role("dev")
         self.eval_sets = {name: sampled(part, self.trainer.eval_rows, self.seed) for name, part in sets.items()}
         """what is scored while training, by set; at the end of the run the whole sets are"""

@@ -87,9 +87,8 @@ class Passes:
                 shares.append(None)
         return shares
 
-    def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], dict[str, int], bool]:
-        """Return the number of rows of each term in the step over all ranks, that of this rank, and whether any rank
-        is asked to stop."""
+    def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
+        """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
         own: dict[str, int] = {}
         for share in shares:
             if share is not None and share.is_own:
@@ -97,12 +96,12 @@ class Passes:
                     own[name] = own.get(name, 0) + count
         own = {name: own.get(name, 0) for name in self.weights}
         if self.ranks.world_size == 1:
-            return own, own, stop
+            return own, stop
         self.phases.begin("reduce")
         # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
         # which of them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*map(float, own.values()), float(stop)])
-        return {name: int(total) for name, total in zip(own, totals, strict=True)}, own, stops > 0
+        return {name: int(total) for name, total in zip(own, totals, strict=True)}, stops > 0
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""
@@ -146,7 +145,7 @@ class Passes:
             return None
         if self.buffers.owners:
             self.buffers.make_equal()
-        return self.parallel.reduce(self.trained, totals, number)
+        return self.parallel.reduce(self.trained, totals)
 
     def undo(self, number: int) -> None:
         """Put back the buffers, and forget what was recorded, since the passes of step `number` began, if they did."""

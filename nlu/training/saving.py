@@ -48,13 +48,7 @@ class TrainedParts:
             parts["average"] = self.parallel.gather(self.average)
         if self.own is not None:
             parts["method"] = whole_weights(self.parallel, self.own)
-        if of_strategy := self.parallel.state(self._trained_names):
-            parts["parallel"] = of_strategy
         return parts
-
-    @property
-    def _trained_names(self) -> list[str]:
-        return [name for name, parameter in named_parameters(self.model, self.own) if parameter.requires_grad]
 
     def load(self, path: Path) -> tuple[State, OrderKey]:
         """Load a saved state; returns the state and the `order` saved with it. Every rank must call it.
@@ -70,8 +64,6 @@ class TrainedParts:
             load_optimizer_tensors(
                 self.model, self.own, self.optimizer, saved.tensors("optimizer"), self.parallel.place
             )
-            of_strategy = saved.tensors("parallel") if "parallel" in saved.parts else {}
-            self.parallel.load_state(self._trained_names, of_strategy)
             if self.average is not None:
                 self._load_average(saved.tensors("average") if "average" in saved.parts else None)
                 if "average" not in saved.parts:

@@ -32,7 +32,6 @@ from nlu.runs.state import Throughput, Window
 from nlu.runs.takeover import is_taken, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
-from nlu.training import batch_search
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.ending import reason_kept
@@ -128,7 +127,7 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
     state, stepper, due = run.state, run.stepper, run.due
     # After such an error nothing was updated, also by steps that an accelerator had begun.
     is_refused = isinstance(error, NonFinite | AboveMaxLoss)
-    if not state.step or not due.is_whole(state.step) or not (is_refused or stepper.begun == state.step):
+    if not state.step or not (is_refused or stepper.begun == state.step):
         return
     # A run that continues from this state would leave out what was due.
     if run.settled != state.step and (due.logs(state.step) or due.evaluates(state.step)):
@@ -185,8 +184,6 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
     if ranks.is_first:
         # First, since a folder without it does not count as a run, and could not be continued after a kill.
         write_config(run_dir, config.to_config())
-        if config.trainer.batch_size == "auto":
-            batch_search.keep(run_dir, run.trainer.batch_rows)
     ranks.barrier()
     logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
     if ranks.is_first:

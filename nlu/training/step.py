@@ -88,9 +88,8 @@ class Stepper:
         """
         passes, pieces = self.passes, self.pieces
         shares = passes.shares(part, divided(micro_batches, pieces) if pieces > 1 else micro_batches, epoch)
-        counts, own_counts, stop = passes.count(shares, stop)
-        # Gradients are divided by the rows of all ranks whose gradients are summed.
-        scale: Scale = self._scale(counts if self.parallel.sums_gradients(number) else own_counts)
+        counts, stop = passes.count(shares, stop)
+        scale: Scale = self._scale(counts)
         # Only the backward pass sees the loss scale: `totals` are sums of the terms without any factor.
         loss_scale = self.precision.loss_scale(self.device)
         if loss_scale is not None:
@@ -106,10 +105,10 @@ class Stepper:
 
         self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        own_norm, gnorm = self.parallel.norm(gradients, number)
+        gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
             # Clipping and train.tsv use the norm of the gradient of the loss itself.
-            own_norm, gnorm = own_norm / loss_scale, gnorm / loss_scale
+            gnorm = gnorm / loss_scale
         numbers, arrived = self._to_host(totals, gnorm, loss_scale)
         step = Step(number, part, micro_batches, epoch, scale, counts, stop, numbers, arrived)
         # Raises before anything is updated.
@@ -118,7 +117,7 @@ class Stepper:
         if inspector is not None:
             inspector.before_update(loss_scale)
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
-        divisor = ((own_norm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(own_norm)
+        divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
         # One test on the device for all numbers: infinity and NaN survive the additions. They are equal on all ranks,
         # so all decide alike.
         is_finite = torch.isfinite(totals.sum() + gnorm)
@@ -195,12 +194,3 @@ class Stepper:
                 follow(self.average, self.model, self.ema_decay, number, skipped)
         if loss_scale is not None:
             self.precision.update(is_finite)
-
-    def synchronize(self) -> None:
-        """Make all that training changes equal on all ranks after a step whose gradients were not summed."""
-        self.phases.begin("reduce")
-        of_optimizer = [value for each in self.trained for value in self.optimizer.state.get(each, {}).values()]
-        # Counts of steps, which have no axis, are equal anyway.
-        moments = [value for value in of_optimizer if isinstance(value, Tensor) and value.dim()]
-        self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
-        self.phases.begin("other")

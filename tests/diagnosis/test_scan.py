@@ -155,7 +155,6 @@ def size(batch_size: int, tokens_per_s: float) -> Size:
         ((10, 20, 37, 40), Trainer(batch_size=8), "trainer.batch_size=8 trainer.accumulation=1"),
         ((10, 40, 20), Trainer(batch_size=9, accumulation=2), "trainer.batch_size=2 trainer.accumulation=9"),
         ((10, 20, 40), Trainer(batch_size=6, accumulation=3), "trainer.batch_size=4 trainer.accumulation=3"),
-        ((10, 20, 40), Trainer(batch_size="auto"), "trainer.batch_size=4 trainer.accumulation=1"),
     ],
 )
 def test_the_smallest_size_within_5_percent_is_recommended_for_steps_of_equal_rows(

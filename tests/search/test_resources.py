@@ -115,9 +115,8 @@ def test_trials_with_batches_by_tokens_are_compared_by_examples():
     found = spec([config(batch_tokens=4096)])
     assert (found["min_resource"], found["max_resource"]) == (500, 2000)
     for key, value in (("eval_interval", "5st"), ("max_duration", "40st")):
-        for unknown in ({"batch_tokens": 4096}, {"batch_size": "auto"}):
-            with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but a search .* write it in ep or ex"):
-                spec([config(**unknown, **{key: value})])
+        with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but a search .* write it in ep or ex"):
+            spec([config(batch_tokens=4096, **{key: value})])
 
 
 def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_trial():

@@ -60,13 +60,12 @@ class Sharded(SingleProcess):
         sharded.set_gradient_divide_factor(1.0)
         return sharded
 
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         dist.all_reduce(totals)
         return totals
 
-    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
-        return norm, norm
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return whole(torch.nn.utils.get_total_norm(gradients))
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: whole(tensor) for name, tensor in tensors.items()}

@@ -12,7 +12,6 @@ What a class needs from other groups are facts of its dataclass, or constants of
     divisors              of a model: {key: key that it must divide}
     has_sets, has_tasks   of data with several sets, and of a task that has a task for each of them
     default_positions     of a model: `max_positions` if neither the configuration nor weights set it
-    trains_apart          of a strategy of several processes: whether they hold different weights after some steps
     packages, extra       of a tracker: {package: what pip installs}, and the extra of nlu with all of them
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
@@ -52,7 +51,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     constants = _constants(config)
     task = constants.get("task", {})
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
-    found += [*_trainer(config["trainer"]), *_repeats(config), *_parallel(config, constants.get("parallel", {}))]
+    found += [*_trainer(config["trainer"]), *_repeats(config)]
     for each in constants.values():
         # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
@@ -131,8 +130,7 @@ def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, 
         if not misfit:
             yield from _without_effect(config, constants.get("head", {}), head)
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
-    is_number = batch_size != "auto" and not config["trainer"].get("batch_tokens")
-    if reads == "similarities" and is_number and batch_size < 2 * devices:
+    if reads == "similarities" and not config["trainer"].get("batch_tokens") and batch_size < 2 * devices:
         yield (
             f"loss is {loss()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
             f"{batch_size} over {devices} device(s), so a pair is alone; set trainer.batch_size to >= {2 * devices}"
@@ -168,12 +166,7 @@ def _without_effect(config: dict[str, Any], head: Mapping[str, Any], name: Calla
 
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
-    if trainer.get("batch_tokens") and batch_size == "auto":
-        yield (
-            f"trainer.batch_size is auto, but trainer.batch_tokens={trainer['batch_tokens']} decides it; leave out "
-            "one of the two"
-        )
-    elif batch_size != "auto" and batch_size < devices and not trainer.get("batch_tokens"):
+    if batch_size < devices and not trainer.get("batch_tokens"):
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"
@@ -193,15 +186,6 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
         yield (
             f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
             "trainer.eval_interval to less than the patience, or trainer.patience=null"
-        )
-
-
-def _parallel(config: dict[str, Any], strategy: Mapping[str, Any]) -> Iterator[str]:
-    if strategy.get("trains_apart") and config["data"].get("stream"):
-        yield (
-            f"parallel is {choice_of('parallel', config['parallel'][TARGET])}, under which a run can only be saved "
-            "after some steps, but data.stream is true, so a run may have to stop for rows after any step; leave out "
-            "one of the two"
         )
 
 
