@@ -22,7 +22,7 @@ from pathlib import Path
 import s3fs
 from table import Row, show
 
-from nlu.io import main as nlu_io
+from nlu.commands.io import main as nlu_io
 
 TARGET = 1 / 1.3
 

@@ -100,7 +100,7 @@ def paced_command(pacer: StepPacer, overrides: list[str], threads: int) -> None:
     """Be `python -m nlu.train OVERRIDES` in this process, stopped between turns."""
 
     def work(composed: Any) -> int:
-        from nlu import train as command
+        from nlu.commands import train as command
         from nlu.training import single
 
         train = single.train

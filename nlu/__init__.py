@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# `python -m nlu.train` runs nlu/commands/train.py, which imports of this package name nlu.commands.train.
+__path__.append(f"{__path__[0]}/commands")
+
 # Every command, and every process that one starts, imports this module before it computes anything.
 multiply_strictly()
 
@@ -54,7 +57,7 @@ def fit(overrides: "Sequence[str]" = (), *, train: object = None, dev: object = 
         run = nlu.fit(["model=simbert_tiny", "hydra.run.dir=outputs/mine"], train=df, dev=df_dev)
         run.predict(["a text"])
     """
-    from nlu.commands.fit import fit as fit_rows
+    from nlu.commands._fit import fit as fit_rows
 
     given = {"train": train, "dev": dev, "test": test}
     return fit_rows(overrides, {name: rows for name, rows in given.items() if rows is not None})

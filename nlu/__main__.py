@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     here = Path(__file__).parent
     # By the files, so that a new command is listed without an entry anywhere. Files with an underscore in front are not
     # commands.
-    found = {path.stem: path for path in here.glob("[!_]*.py")}
+    found = {path.stem: path for path in here.glob("commands/[!_]*.py")}
     # A package with a __main__ module is a command too.
     found |= {path.parent.name: path for path in here.glob("*/__main__.py")}
     commands = dict(sorted(found.items()))

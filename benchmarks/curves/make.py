@@ -75,7 +75,7 @@ TASKS = {
 
 def train(arguments: list[str]) -> None:
     """Run nlu.train in this process, and score the raw weights at each evaluation too, into RUN/raw.tsv."""
-    from nlu.train import command
+    from nlu.commands.train import command
     from nlu.training import best, loop
     from nlu.training.parts import Training
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import nlu
-import nlu.train
+from nlu.commands import train as train_command
 from nlu.config.errors import UserError
 from nlu.config.stopping import Stopped
 from tests.training.in_process import TINY, command
@@ -134,11 +134,11 @@ def test_a_stopped_run_is_saved_and_continues_with_the_same_rows_only(
         main(config)
         return 130
 
-    main = nlu.train.main
-    monkeypatch.setattr(nlu.train, "main", stopped)
+    main = train_command.main
+    monkeypatch.setattr(train_command, "main", stopped)
     with pytest.raises(Stopped):
         fit(folder, "trainer.stop_after=3st", train=rows(48))
-    monkeypatch.setattr(nlu.train, "main", main)
+    monkeypatch.setattr(train_command, "main", main)
     with pytest.raises(UserError, match="holds a run; set resume=auto"):
         fit(folder, train=rows(48))
     with pytest.raises(UserError, match="holds other rows of train"):

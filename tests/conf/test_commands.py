@@ -41,7 +41,7 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
 
 @pytest.mark.parametrize("module", [path.stem for path in conf_dir().glob("*.yaml")])
 def test_the_commands_of_a_modules_docstring_are_right(composer, module):
-    docstring = ast.get_docstring(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8")))
+    docstring = ast.get_docstring(ast.parse((PACKAGE / f"commands/{module}.py").read_text(encoding="utf-8")))
     commands = commands_in(docstring or "")
     assert len(commands) >= 2
     for command in commands:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nlu
-from nlu.train import main
+from nlu.commands.train import main
 from tests.training.in_process import program
 
 CHECKOUT = Path(nlu.__file__).parents[1]

@@ -16,7 +16,7 @@ from nlu.config.errors import UserError
 from nlu.config.foreign import LONGEST_HINT, choice_elsewhere, hint_of_key, key_elsewhere
 from nlu.config.keys import schema_of
 
-COMMANDS = [path.stem for path in Path(__file__).parents[2].glob("nlu/*.py") if path.stem[0] != "_"]
+COMMANDS = [path.stem for path in Path(__file__).parents[2].glob("nlu/commands/*.py") if path.stem[0] != "_"]
 TABLES = (foreign._OF_OTHERS, foreign._OURS)
 PREDICT = SCHEMAS["predict"]
 

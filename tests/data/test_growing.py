@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from nlu import preprocess
+from nlu.commands import preprocess
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.stopping import EXIT_REQUEUE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nlu import preprocess
+from nlu.commands import preprocess
 from nlu.data.dataset import Files
 from nlu.data.plan import plan_of
 from nlu.data.prepare import first_rows, prepare

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nlu import profile
+from nlu.commands import profile
 from nlu.diagnosis.machine import collectives, devices
 from tests.training.in_process import MODEL, PLAIN, of_composed, sets
 from tests.training.test_cuda import modes  # noqa: F401 - a fixture

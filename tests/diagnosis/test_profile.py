@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import DeviceType
 
-from nlu import profile
+from nlu.commands import profile
 from nlu.config.errors import EXIT_USER_ERROR
 from nlu.diagnosis import profiled_prediction, steps
 from nlu.diagnosis.profiled import Profiled, findings

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nlu import scan
+from nlu.commands import scan
 from nlu.config.errors import EXIT_USER_ERROR
 from nlu.config.schema import Trainer
 from nlu.diagnosis import steps

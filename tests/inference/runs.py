@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from nlu import evaluate as evaluating
-from nlu import export as exporting_command
-from nlu import predict as predicting
+from nlu.commands import evaluate as evaluating
+from nlu.commands import export as exporting_command
+from nlu.commands import predict as predicting
 from nlu.inference.exports import checking
 from tests.training.in_process import of_composed, train
 from tests.training.kinds import Kind, Row, read

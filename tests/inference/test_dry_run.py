@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu import evaluate, export, predict, prune
+from nlu.commands import evaluate, export, predict, prune
 from tests.training.in_process import program
 
 COMMANDS = {

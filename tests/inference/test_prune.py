@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlu import prune as pruning_command
+from nlu.commands import prune as pruning_command
 from nlu.data.collate import collate
 from nlu.inference import pruning
 from nlu.inference.importance import importances, least_first, of_layers, to_remove

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import nlu
-from nlu import evaluate, predict
+from nlu.commands import evaluate, predict
 from nlu.diagnosis import machine
 from nlu.inference import self_check
 from nlu.inference.self_check import BUDGET_S, library_of, uneven_layers

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from nlu.commands.report import main
 from nlu.config.errors import UserError
-from nlu.report import main
 from tests.approving import assert_approved, json_in_lines, page_in_lines
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate, keep_records, predict
 

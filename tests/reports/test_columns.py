@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nlu.commands.visualize import main
 from nlu.reports.aggregate import rows_of
 from nlu.reports.columns import labels_of
 from nlu.reports.curves import kept_scores
 from nlu.reports.runs import find_runs
-from nlu.visualize import main
 from tests.reports.folders import begin_run, end_run, evaluate, keep_records
 
 

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from nlu.commands.report import main
 from nlu.config.errors import UserError
-from nlu.report import main
 from tests import warm
 from tests.reports.folders import begin_run, end_run, predict
 from tests.training.in_process import train

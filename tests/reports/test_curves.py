@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nlu.commands.visualize import main
 from nlu.config.errors import UserError
 from nlu.reports.aggregate import rows_of
 from nlu.reports.curves import drawings_of, joined, kept_scores
 from nlu.reports.runs import find_runs
-from nlu.visualize import main
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, read
 

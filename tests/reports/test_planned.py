@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from nlu.commands.report import main
 from nlu.config.errors import UserError
-from nlu.report import main
 from tests.composing import composed as composed_config
 from tests.reports.folders import begin_run, end_run
 from tests.training.in_process import TINY, train

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from nlu.commands.report import main
 from nlu.config.schema import Trainer
-from nlu.report import main
 from nlu.reports.runs import find_runs, metric_of, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate

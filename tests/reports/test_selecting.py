@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.commands.report import main
 from nlu.config.errors import UserError
-from nlu.report import main
 from nlu.reports.runs import find_runs
 from nlu.reports.selecting import selected
 from tests.reports.folders import begin_run, end_run

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from matplotlib.figure import Figure
 
-from nlu.report import main
+from nlu.commands.report import main
 from nlu.search.figures import write_search_page
 from nlu.search.steps import PART_ENDS, PART_VALUES
 from nlu.search.summary import read_summary, write_summary

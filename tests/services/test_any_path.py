@@ -15,7 +15,7 @@ from faulty_proxy import FaultyProxy
 from safetensors.numpy import load_file
 from test_conditional_put import adopt
 
-from nlu import io
+from nlu.commands import io
 from nlu.storage.access import files
 from nlu.storage.places import parse_place
 from tests.inference.runs import predict, trained

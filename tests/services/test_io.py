@@ -13,7 +13,7 @@ import pytest
 from faulty_proxy import FaultyProxy, at_random
 from test_conditional_put import adopt
 
-from nlu.io import main
+from nlu.commands.io import main
 from nlu.storage import parts
 from nlu.storage.access import files, stat
 from nlu.storage.places import parse_place

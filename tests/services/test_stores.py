@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu import preprocess
+from nlu.commands import preprocess
 from nlu.data import reading
 from nlu.data.sharing import SharedStores
 from nlu.storage.objects import ObjectStore

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.commands.io import VERBS, main
 from nlu.config.errors import UserError
-from nlu.io import VERBS, main
 from tests.folders import contents, write
 
 FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}

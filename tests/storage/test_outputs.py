@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from nlu.commands.io import main
 from nlu.config.errors import UserError
-from nlu.io import main
 from nlu.storage import access
 from nlu.storage.access import files
 from nlu.storage.outputs import output_file, output_folder, require_free

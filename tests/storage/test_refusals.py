@@ -17,8 +17,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )  # fmt: skip
 
+from nlu.commands.io import main
 from nlu.config.errors import DataError, UserError, is_temporary
-from nlu.io import main
 from nlu.storage import refusals, temporary
 from nlu.storage.places import Place
 from nlu.storage.refusals import Changed, CredentialsUnavailable, Denied, Refused, Unreachable, asked

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import nlu
+from nlu.commands.export import main as export
+from nlu.commands.predict import main as predict
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
 from nlu.data.store import Origin, StoredSet, record_batch
-from nlu.export import main as export
 from nlu.metrics.words import WordScorer
-from nlu.predict import main as predict
 from tests.training.in_process import MODEL, PLAIN, of_composed, train
 from tests.training.runs import result
 

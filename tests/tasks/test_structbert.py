@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 
 import nlu
+from nlu.commands.evaluate import main as evaluate
+from nlu.commands.export import main as export
 from nlu.config.schema import Run
 from nlu.data.collate import collate
 from nlu.display.progress import Progress
-from nlu.evaluate import main as evaluate
-from nlu.export import main as export
 from nlu.metrics.words import WordsAndClassScorer
 from nlu.reports.runs import saved_config
 from nlu.training.build import build_data

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
+from nlu.commands.train import main
 from nlu.config.checks.reading import USER_MISTAKES, quoted
 from nlu.config.entry.app import Task, run_app
 from nlu.config.entry.flags import short_form
@@ -27,7 +28,6 @@ from nlu.config.schema import Run
 from nlu.config.stopping import EXIT_INTERRUPTED
 from nlu.config.targets import trust
 from nlu.runs.records import read_rows
-from nlu.train import main
 from nlu.training.processes import launch
 from tests.composing import composed as composed_by_parts
 from tests.composing import prepared

@@ -29,7 +29,7 @@ if INSTANT:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from nlu.commands.train import main
     from nlu.config.entry.app import run_app
-    from nlu.train import main
 
     run_app(main, "train")

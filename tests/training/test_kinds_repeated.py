@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nlu.report import main as report
+from nlu.commands.report import main as report
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import command, composed, start
 from tests.training.kinds import KINDS, METHODS, PRETRAINING, TASKS, few_first

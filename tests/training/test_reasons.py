@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nlu.report import main as report
+from nlu.commands.report import main as report
 from nlu.reports.runs import find_runs
 from nlu.runs.logs import end_of
 from tests import warm

@@ -40,7 +40,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     assert len(list(predictions_of(run_dir, "dev"))) == 31
     names = zipfile.ZipFile(run_dir / "code.zip").namelist()
     assert read_run(run_dir).config["choices.model"] == "bert_tiny"
-    assert "nlu/train.py" in names and not [name for name in names if name.startswith(("outputs", "data"))]
+    assert "nlu/commands/train.py" in names and not [name for name in names if name.startswith(("outputs", "data"))]
     assert "plots/loss.png" in printed and "accuracy" in printed
 
 

@@ -62,7 +62,7 @@ def test_a_project_with_an_installed_nlu_is_packed_with_it(tmp_path, monkeypatch
     git(tmp_path, "add", ".")
     monkeypatch.chdir(tmp_path)
     found = contents()
-    assert {"mypkg.py", "nlu/train.py", "nlu_pai_entry.py"} <= set(found)
+    assert {"mypkg.py", "nlu/commands/train.py", "nlu_pai_entry.py"} <= set(found)
     assert any(name.endswith("train.yaml") for name in found) and not any(name.endswith(".pyc") for name in found)
 
 

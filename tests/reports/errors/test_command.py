@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nlu.commands.report import main
 from nlu.config.errors import UserError
-from nlu.report import main
 from tests.inference.runs import kept, trained
 from tests.reports.folders import begin_run, end_run, predict
 from tests.training.in_process import TINY, train, write_rows
