@@ -13,7 +13,7 @@ export NLU_DATA ?= ../shared/data
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-thorough test-services test-slurm test-cases bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
+.PHONY: help train test test-thorough test-services test-slurm test-cases test-versions bench bench-quick bench-cuda lint format typecheck check dist notes docs docs-links clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -37,6 +37,26 @@ test-slurm: $(VENV)/.dev ## test jobs on a real Slurm of two virtual nodes, whic
 
 test-cases: $(VENV)/.dev ## read files as people have them (2 minutes), and compare with what is right: tests/cases
 	$(BIN)/python tests/cases.py
+
+# The suites that every implementation of a seam passes, under each Python: what a new version breaks shows there.
+CONTRACTS = $(wildcard tests/*/test_contract.py tests/launchers/*/test_contract.py) tests/test_install.py \
+	tests/models/test_batch_independence.py tests/losses/test_by_row.py $(wildcard tests/training/test_resum*.py)
+
+# A version is looked for as python3.X, also where pyenv keeps it. One that is missing is named, the others are tried,
+# and the target fails. TORCH chooses the one to try: make test-versions VERSIONS=3.11 TORCH=torch==2.15.0
+VERSIONS ?= 3.11 3.12 3.13
+TORCH ?= torch==2.13.0
+test-versions: ## test the contracts with Python 3.11 to 3.13, each in a separate environment (40 minutes the first time)
+	@missing=; for version in $(VERSIONS); do \
+	  python=$$(command -v python$$version || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	  if [ -z "$$python" ]; then echo "python$$version is missing"; missing="$$missing $$version"; continue; fi; \
+	  $(MAKE) VENV=.venv-$$version PYTHON=$$python WORKERS=$(WORKERS) test-contracts || missing="$$missing $$version"; \
+	done; if [ -n "$$missing" ]; then echo "not passed:$$missing"; exit 1; fi
+
+.PHONY: test-contracts
+test-contracts: $(VENV)/.dev
+	$(BIN)/python --version
+	$(PYTEST) $(CONTRACTS)
 
 bench: $(VENV)/.bench ## measure speed against peers in full (45 minutes), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
@@ -64,6 +84,9 @@ check: lint typecheck test ## lint, typecheck and test
 dist: $(VENV)/.dist ## build sdist and wheel into dist/, and test the wheel in a separate environment (7 minutes)
 	$(BIN)/python tests/distribution.py
 
+notes: $(VENV)/.dist ## fold changes/*.md into CHANGELOG.md as the notes of a release: make notes VERSION=0.3.0
+	$(BIN)/python -m towncrier build --yes --version $(VERSION)
+
 docs: $(VENV)/.docs ## build the site of the docs into docs/_build/html (a minute); fails on any wrong page or link
 	rm -rf docs/_build
 	$(SPHINX) -b html . docs/_build/html
@@ -72,12 +95,12 @@ docs-links: $(VENV)/.docs ## check every external link of the docs; needs the ne
 	$(SPHINX) -b linkcheck . docs/_build/links
 
 clean: ## remove the environment, caches and build results, but not outputs
-	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist docs/_build docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # Without an NVIDIA device, install the CPU build of torch; a plain "torch" would download gigabytes of CUDA.
-$(VENV)/.run: setup.cfg pyproject.toml constraints.txt
+$(VENV)/.run: setup.cfg setup.py pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/pip install --quiet torch==2.13.0
+	command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from nlu.inference.loaded import Loaded
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # `python -m nlu.train` runs nlu/commands/train.py, which imports of this package name nlu.commands.train.
 __path__.append(f"{__path__[0]}/commands")

@@ -19,17 +19,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-FOLDERS = ("nlu", "conf", "launchers", "tests", "benchmarks", "docs")
+FOLDERS = ("nlu", "conf", "launchers", "tests", "benchmarks", "docs", "changes", ".ci", ".github")
 FILES = (
     "Makefile",
     "constraints.txt",
     "MANIFEST.in",
     "setup.cfg",
+    "setup.py",
     "pyproject.toml",
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "LICENSE",
+    "SECURITY.md",
+    "CITATION.cff",
 )
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 TORCH = "torch==2.13.0"

@@ -73,7 +73,7 @@ def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_fi
     modules = {
         f"nlu/{path.relative_to(REPOSITORY / 'nlu').as_posix()}"
         for path in (REPOSITORY / "nlu").rglob("*")
-        if path.suffix in (".py", ".css", ".html", ".js", ".c", ".h")
+        if path.suffix in (".py", ".css", ".html", ".js", ".c", ".h", ".typed")
     }
     conf = {
         f"nlu/conf/{path.relative_to(REPOSITORY / 'conf').as_posix()}"

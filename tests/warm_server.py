@@ -136,7 +136,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     numpy.random.seed()
     torch.seed()
     if not request["figures"]:
-        Figure.savefig = _leave_blank  # type: ignore[method-assign]
+        Figure.savefig = _leave_blank  # type: ignore[assignment, method-assign]
     # Workers of several devices are forks too; in test_kills.py they start from scratch.
     of = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]

@@ -70,9 +70,9 @@ def write_files(folder: Path) -> None:
     for name in ("law.txt", "news.txt"):
         write(name, texts[::3])
     write("vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *" ".join(WORDS).split()])
-    for part in (0, 1):
+    for half in (0, 1):
         rows = list(zip(texts, numbers, strict=True))
-        write(f"split{part}.tsv", [f"{text}\t{number}" for text, number in rows[10 * part :][:10]])
+        write(f"split{half}.tsv", [f"{text}\t{number}" for text, number in rows[10 * half :][:10]])
     write("my/data/shop.yaml", ["train: shop.csv", "fields: {text: review, label: stars}"])
 
     for part in ("train", "dev", "test"):

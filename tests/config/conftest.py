@@ -1,6 +1,7 @@
 """A configuration tree and a package of targets of the tests' own."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def importable(tree: Path):
+def importable(tree: Path) -> Iterator[None]:
     """Put the packages of the tree on the import path."""
     sys.path.insert(0, str(tree))
     trust({"trusted_packages": ["shop"]})

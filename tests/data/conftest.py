@@ -37,7 +37,10 @@ def open_files() -> Callable[..., Store]:
     ) -> Store:  # fmt: skip
         if layout == "single" and settings.get("format") != "lines":
             settings.setdefault("fields", {"text": 0, "label": 1})
-        files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
+        given: dict[str, Any] = {
+            key: str(value) if isinstance(value, Path) else value for key, value in settings.items()
+        }
+        files = Files(**given)
         target = target or f"nlu.data.targets.{'Tags' if layout == 'units' else 'Classes'}"
         layouts = (layout,) if isinstance(layout, str) else layout
         plan = plan_of(

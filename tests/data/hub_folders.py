@@ -119,7 +119,7 @@ ALBERT = pieces(
     "albert", "spiece.model", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, user_defined_symbols="[CLS],[SEP],[MASK]",
     normalization_rule_name="nmt_nfkc_cf",
 )  # fmt: skip
-T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+T5: dict[str, Any] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 ENTITIES = {"added_tokens.json": {"[E1]": 600, "[/E1]": 601, "<url>": 602}}
 NAMED = {
     "special_tokens_map.json": {

@@ -88,8 +88,8 @@ def _of_artist(artist: Artist) -> Iterator[str]:
         else:
             (band,) = artist.get_paths()
             x_P, y_P = np.asarray(band.vertices).T
-            ends = [(x, y_P[x_P == x].min(), y_P[x_P == x].max()) for x in np.unique(x_P)]
-            yield f"band: {'; '.join(map(short, ends))}"
+            spreads = [(x, y_P[x_P == x].min(), y_P[x_P == x].max()) for x in np.unique(x_P)]
+            yield f"band: {'; '.join(map(short, spreads))}"
     elif isinstance(artist, AxesImage):
         yield from (f"cells: {short(line)}" for line in np.asarray(artist.get_array()))
     elif isinstance(artist, Annotation):
@@ -108,7 +108,7 @@ def _named(artist: Artist) -> str:
     return (f" {label!r}" if label and not label.startswith("_") else "") + (f" ({identity})" if identity else "")
 
 
-def _is_colour_bar(axes: Axes) -> bool:
+def _is_colour_bar(axes: Artist) -> bool:
     return axes.get_label() == "<colorbar>"
 
 

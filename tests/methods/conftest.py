@@ -1,7 +1,9 @@
 """A small model over real rows, and batches of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ class Parts:
 
 
 @pytest.fixture
-def parts_of(tmp_path: Path):
+def parts_of(tmp_path: Path) -> Callable[..., Parts]:
     """Return a function that builds the parts, in float64 so that two ways to compute agree closely."""
 
     def build(dropout: float = 0.0) -> Parts:
@@ -57,12 +59,14 @@ def parts_of(tmp_path: Path):
             store.tokenizer.vocab_size, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16,
             dropout=dropout, attention_dropout=dropout, head_dropout=dropout, initializer_range=0.3,
         )  # fmt: skip
-        model = TaskModel(encoder, LinearHead(8, store.target), "single").train()
-        loss = CrossEntropy()
+        head: Any = LinearHead(8, store.target)
+        model = TaskModel(encoder, head, "single").train()
+        loss: Any = CrossEntropy()
         loss.bind(store.labels)
         part = store.sets["dev"]
         batch = collate(part, np.arange(len(part)))
         singles = [collate(part, np.array([example])) for example in range(len(part))]
-        return Parts(Classify(loss, store.target), model, batch, singles)
+        classify: Any = Classify
+        return Parts(classify(loss, store.target), model, batch, singles)
 
     return build

@@ -44,7 +44,7 @@ class Corpus:
         tags = [[tag % 3 for tag in places] for places in words]
         writer = SetWriter(folder, target.column())
         origin = Origin(rows_N, rows_N, rows_N * 0, rows_N)
-        writer.add(encoded, tags if layout == "units" else rows_N % 3, origin)
+        writer.add(encoded, tags if layout == "units" else (rows_N % 3).tolist(), origin)
         writer.close()
         self.layout = layout
         self.examples = Examples("dev", StoredSet.open(folder), rows_N, target, LAYOUTS[layout])

@@ -73,7 +73,8 @@ def labels(count: int, layout: str = "single") -> Target:
 
 def task_model(backbone: Any, layout: str, count: int) -> TaskModel:
     """Return the encoder with a linear head for so many classes or tags."""
-    return TaskModel(backbone, LinearHead(backbone.width_of(layout), labels(count, layout)), layout)
+    head: Any = LinearHead(backbone.width_of(layout), labels(count, layout))
+    return TaskModel(backbone, head, layout)
 
 
 class Watch(TorchDispatchMode):

@@ -75,7 +75,7 @@ def started(config: Run, run_dir: Path, dies_at: int = 0) -> int:
         def train(run: Any) -> bool:
             os._exit(0)
 
-        run_folder.take, single.train = take, train
+        run_folder.take, single.train = take, train  # type: ignore[assignment]
         return launch(config, run_dir, [])
 
     return forked(work)

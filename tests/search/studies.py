@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -29,7 +30,7 @@ def study_of(states: str | Callable[[int], str], trials: int, *, maximize: bool 
     study = optuna.create_study(direction="maximize" if maximize else "minimize", study_name="a <b>sweep</b>")
     for number in range(trials):
         state = states if isinstance(states, str) else states(number)
-        params = {
+        params: dict[str, Any] = {
             "optimizer.lr": 10 ** rng.uniform(-5, math.log10(5e-4)), "model.dropout": rng.choice([0.0, 0.1]),
             "trainer.batch_size": rng.choice([8, 16, 32, 64]), "model": rng.choice(["bert_tiny", "textcnn"]),
         }  # fmt: skip

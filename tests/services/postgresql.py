@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from server import Server, free_ports, install
 
@@ -27,7 +28,7 @@ class PostgreSQL(Server):
         password_file = self.folder / "password"
         password_file.touch(0o600)
         password_file.write_text(password)
-        options: dict[str, object] = {"cwd": self.folder}
+        options: dict[str, Any] = {"cwd": self.folder}
         if os.geteuid() == 0:
             for path in (self.folder, password_file):
                 shutil.chown(path, USER)

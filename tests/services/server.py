@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 READY_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 5
@@ -49,6 +49,7 @@ class Server(ABC):
         except BaseException:
             self.stop()
             raise
+        assert self.process is not None
         print(f"{self.name} ready after {time.monotonic() - began_s:.1f} s (process {self.process.pid})", flush=True)
         return self
 
@@ -65,7 +66,7 @@ class Server(ABC):
     def is_ready(self) -> bool:
         """Whether it answers; called until it does."""
 
-    def launch(self, command: list[str], **options: object) -> None:
+    def launch(self, command: list[str], **options: Any) -> None:
         """Start the process, in a separate session: a Ctrl-C on the terminal is for the tests."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

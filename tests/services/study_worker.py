@@ -21,7 +21,7 @@ def main(storage_url: str, study_name: str, trials: str) -> None:
     storage = open_storage(storage_url)
     study = optuna.load_study(
         study_name=study_name, storage=storage, sampler=optuna.samplers.RandomSampler(),
-        pruner=HalvingPruner(HYPERBAND, storage),
+        pruner=HalvingPruner(HYPERBAND, storage),  # type: ignore[arg-type]
     )  # fmt: skip
     for _ in range(int(trials)):
         trial = study.ask()

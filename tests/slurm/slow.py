@@ -19,7 +19,7 @@ class Slow(Plain):
     """The gradient of the task's own loss, after a sleep."""
 
     def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float | Tensor], autocast: Autocast
     ) -> dict[str, Tensor]:
         time.sleep(float(os.environ.get(STEP_S, "0")))
         return super().backward(task, model, batch, scale, autocast)

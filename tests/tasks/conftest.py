@@ -43,7 +43,8 @@ def scored(
     part = store.sets["dev"]
     counts_N = np.array([len(torch.atleast_1d(piece)) for piece in _rows_of(store, logits_RC)])
     starts_N = np.cumsum(counts_N) - counts_N
-    scorer, records = task.scorer({}), [{}] * len(part)
+    scorer = task.scorer({})
+    records: list[dict[str, Any]] = [{}] * len(part)
     for start in range(0, len(part), batch_size):
         batch = collate(part, np.arange(start, min(start + batch_size, len(part))))
         rows = [np.arange(starts_N[i], starts_N[i] + counts_N[i]) for i in batch.examples_B]
@@ -63,4 +64,4 @@ def _rows_of(store: Store, logits_RC: np.ndarray) -> list[torch.Tensor]:
         return [torch.zeros(1)] * len(part)
     counts_N = np.empty(len(part), np.int64)
     counts_N[batch.examples_B] = batch.unit_counts_B
-    return [torch.zeros(count) for count in counts_N]
+    return [torch.zeros(int(count)) for count in counts_N]

@@ -110,7 +110,8 @@ def of_composed(task: Task, name: str, *overrides: str, status: int = 0) -> None
         program(task, name, *overrides, status=status)
         return
     with _put_back():
-        HydraConfig.instance().cfg = OmegaConf.create({"hydra": {"mode": "RUN", "overrides": {"task": given}}})
+        hydra: Any = HydraConfig.instance()
+        hydra.cfg = OmegaConf.create({"hydra": {"mode": "RUN", "overrides": {"task": given}}})
         try:
             left = task(config)
         except UserError as error:
