@@ -23,7 +23,7 @@ NAMES = {
 }
 HEAD = """# API
 
-The docstrings of the code, a page for each package. [](../../CONTRIBUTING.md) explains how to add your own parts.
+The docstrings of the code, a page for each package. [](../extending/index.md) explains how to add your own parts.
 [](files.md) lists every file with what it does.
 
 ```{toctree}

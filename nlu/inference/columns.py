@@ -84,6 +84,8 @@ def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
 
 
 def _own_format(data: Mapping[str, Any]) -> str:
+    if data.get("reader") is not None:
+        return OWN
     own: object = data.get("train")
     own_format: str = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
     return own_format

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md shows how to add works as it stands there, from a package of the user's own."""
+"""What docs/extending shows how to add works as it stands there, from a package of the user's own."""
 
 import dataclasses
 import json
@@ -22,15 +22,15 @@ from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_
 from tests.training.kinds import read, write
 from tests.training.test_kinds_killed import outcome
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs/extending").glob("*.md"))
 BLOCK = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORDS = {1: "broken late awful", 5: "good fast lovely"}
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write every file that the page shows, and rows to train on; returns their folder, which is the current one."""
-    for name, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+    """Write every file that the pages show, and rows to train on; returns their folder, which is the current one."""
+    for name, content in BLOCK.findall("".join(page.read_text(encoding="utf-8") for page in PAGES)):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -97,7 +97,6 @@ def test_a_tokenizer_of_ones_own_predicts_without_its_package(package: Path, mon
     assert nlu.load("run").predict(["good fast lovely"])
 
 
-@pytest.mark.thorough
 def test_files_of_ones_own_format_are_predicted_and_scored_as_the_run_read_them(package: Path) -> None:
     train(*(word for word in SHOP if word != "data=shop"), "data=feed", "model=bag")
     (package / "new.xml").write_text(
