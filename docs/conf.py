@@ -20,7 +20,10 @@ import nlu  # noqa: E402
 project, author, version = "nlu", "The nlu authors", nlu.__version__
 project_copyright = author
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/extending/*.md", "docs/api/*", "benchmarks/*.md"]
+include_patterns = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/*.md", "docs/extending/*.md", "docs/api/*", "benchmarks/*.md"),
+]
 exclude_patterns = ["docs/index.md", "docs/_build", ".*", "outputs", "multirun", "build", "dist"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 # Levels of headings that get an anchor, with the names that other Markdown viewers give them.

@@ -4,7 +4,8 @@ A record is one example with its gold label and its prediction, as `predictions/
 kind of its records in its constant `kind`, and the header of the file repeats the name. Reports, figures, `predict` and
 `serve` ask the kind and never guess from the keys of a record.
 
-To add a kind, derive from `Kind` or from the class below that comes closest. docs/extending/task.md has a complete example.
+To add a kind, derive from `Kind` or from the class below that comes closest. docs/extending/task.md has a
+complete example.
 """
 
 import heapq
