@@ -6,12 +6,10 @@ Axes: B examples of a micro-batch.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,7 @@ from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.data.examples import Examples
 from nlu.methods.method import Scale
-from nlu.models.layers.recomputing import is_repetition
-from nlu.optim.optimizer import OF_METHOD
+from nlu.optim.optimizer import named_parameters
 from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
 from nlu.training.passes import Passes, Share
@@ -31,8 +28,6 @@ from nlu.training.passes import Passes, Share
 SHOWN_ROWS = 8
 SHOWN_TEXTS = 3
 SHOWN_CHARACTERS = 100
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-"""modules that compute nothing of their own"""
 
 
 class NonFinite(UserError):
@@ -49,7 +44,7 @@ def explain(
 ) -> UserError:  # fmt: skip
     """Return the error of step `number`, in which `what`, the loss or the gradient norm, is `value`.
 
-    Of a value that is not finite, it names the rows with their texts, the module, the term of the loss and the rank;
+    Of a value that is not finite, it names the rows with their texts, the module or operation, and the rank;
     a loss that is finite is above `trainer.max_loss`, and only the rows are named. `stepper` is that of the run, with
     the weights from before the step, `micro_batches` holds the examples of this rank, `scale` the factors that the
     passes used. All ranks must call it. Gradients are lost.
@@ -73,8 +68,7 @@ def explain(
         *sentences,
         summary=f"the {what} is {value}{at} at step {number}, {search.named(rows)}; {nothing}",
         remedy="in a new run, lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with "
-        "precision=bf16 or fp16 try fp32; the same command with resume=auto trainer.detect_anomaly=true runs into it "
-        "again and names the operation",
+        "precision=bf16 or fp16 try fp32",
     )
 
 
@@ -168,131 +162,60 @@ class _Search:
         return not share.is_own or bool(torch.isfinite(sums.sum() + norm))
 
     def _watched(self, share: Share, micro: int) -> str:
-        """Repeat a pass with hooks and return where its first number is not finite, to follow "first"."""
+        """Repeat a pass with hooks on all modules, and return where its first number is not finite, to follow "first".
+
+        A gradient that is NaN ends the pass by torch's anomaly detection, which also shows the call that it belongs to.
+        """
         passes = self.passes
-        roots = {"": passes.model, **({} if passes.own is None else {OF_METHOD.rstrip("."): passes.own})}
-        task: Any = task_of(passes.task, share.batch.member)
-        loss = f"the loss ({type(getattr(task, 'loss', task)).__name__})"
-        watch = _Watch(roots, loss, f"the method ({type(passes.method).__name__})")
-        with watch.watching():
-            sums = passes.backward(share, self.scale, self.number, micro)
-        if bad := [name for name, one in watch.parameters.items() if not _is_finite(one)]:
-            more = f" and {counted(len(bad) - 1, 'other parameter')}" if bad[1:] else ""
-            return f"in the weights from before the step: {bad[0]}{more}"
-        terms = [name for name, total in zip(self.scale, sums.tolist(), strict=True) if not math.isfinite(total)]
-        term = f", term {', '.join(terms)}" if terms and len(self.scale) > 1 else ""
-        # A loss that is finite, but not its gradient, was computed.
-        if terms and watch.place in (None, f"in the backward pass of {loss}"):
-            return f"in {loss}{term}"
-        if watch.place is not None:
-            return f"{watch.place}{term}"
+        parameters = dict(named_parameters(passes.model, passes.own))
+        if bad := [name for name, one in parameters.items() if not _is_finite(one)]:
+            return f"in the weights from before the step: {_first_of(bad)}"
+        sums = passes.backward(share, self.scale, self.number, micro).tolist()
+        terms = [name for name, total in zip(self.scale, sums, strict=True) if not math.isfinite(total)]
+        term = f", term {', '.join(terms)}" if terms and len(sums) > 1 else ""
+        task = task_of(passes.task, share.batch.member)
+        loss = f"in the loss ({type(getattr(task, 'loss', task)).__name__}){term}"
+        # A pass that ends early must not leave other ranks in a collective.
+        stops = passes.parallel.passes_are_local
+        passes.forget_gradients()
+        try:
+            with _watching(passes.model), torch.autograd.set_detect_anomaly(True, check_nan=stops):
+                passes.backward(share, self.scale, self.number, micro)
+        except _FoundError as found:
+            return f"in the forward pass of {found}{term}"
+        except RuntimeError as error:
+            if "returned nan values" not in str(error):
+                raise
+            return loss if terms[:1] == list(self.scale)[:1] else f"in the backward pass: {error}{term}"
+        if terms:
+            return loss
+        # Gradients come from the end of the model, so its last parameters get theirs first.
+        if bad := [name for name, one in parameters.items() if one.grad is not None and not _is_finite(one.grad)]:
+            return f"in the backward pass, in the gradient of {_first_of(bad[::-1])}"
         return "in no module when repeated: the norm of finite gradients overflows, or the pass is not reproducible"
 
 
-@dataclass
-class _Tensor:
-    """A tensor whose gradient is watched: what returned it, from the inside out, and what it entered."""
-
-    kept: Tensor
-    """so that no other tensor gets its id"""
-    entered: str | None = None
-    returned: list[tuple[str, int]] = field(default_factory=list)
-    """a module, and the number of the first call after it"""
+class _FoundError(Exception):
+    """A module whose result is not finite."""
 
 
-class _Watch:
-    """Hooks on all modules: the first number that is not finite was computed by a module, or by code between two."""
+@contextmanager
+def _watching(model: nn.Module) -> Iterator[None]:
+    """Raise _FoundError with the first module that returns a number that is not finite in the block."""
 
-    def __init__(self, roots: Mapping[str, nn.Module], loss: str, method: str):
-        """`roots`: the modules to watch, by the prefix of their names."""
-        named = [(f"{prefix}.".lstrip("."), root) for prefix, root in roots.items()]
-        self.modules = {(at + name).rstrip("."): one for at, root in named for name, one in root.named_modules()}
-        self.parameters = {at + name: one for at, root in named for name, one in root.named_parameters()}
-        self.place: str | None = None
-        self._loss, self._method = loss, method
-        self._calls_begun: list[str] = []
-        self._ended_last: str | None = None
-        self._tensors: dict[int, _Tensor] = {}
+    def look(name: str, module: nn.Module, given: object, output: object) -> None:
+        if not all(map(_is_finite, _tensors_in(output))):
+            before = "" if all(map(_is_finite, _tensors_in(given))) else "code before "
+            raise _FoundError(f"{before}{name or 'the model'} ({type(module).__name__})")
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the passes of the block."""
-        with ExitStack() as stack:
-            for name, module in self.modules.items():
-                enter, leave = partial(self._enter, name), partial(self._leave, name)
-                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(leave).remove)
-            for name, parameter in self.parameters.items():
-                if parameter.requires_grad:
-                    stack.callback(parameter.register_hook(partial(self._parameter, name)).remove)
-            # Compiled code passes over hooks within it. Without any, the compiler need not be imported.
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            stack.callback(module.register_forward_hook(partial(look, name)).remove)
+        yield
 
-    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if is_repetition():
-            return None
-        if self.place is None and not all(map(_is_finite, _tensors_in((args, kwargs)))):
-            self.place = self._between("forward", self._ended_last, name)
-        self._calls_begun.append(name)
-        # A view for each call, so that the gradient of each path is seen by itself.
-        viewed = partial(self._viewed, name)
-        return tuple(map(viewed, args)), {key: viewed(value) for key, value in kwargs.items()}
 
-    def _viewed(self, name: str, value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.requires_grad or not torch.is_grad_enabled():
-            return value
-        view = value.view_as(value)
-        self._of(view).entered = name
-        return view
-
-    def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
-        if is_repetition():
-            return
-        found = _tensors_in(output)
-        if self.place is None and not all(map(_is_finite, found)):
-            self.place = f"in the forward pass of {self._named(name)}"
-        self._ended_last = name
-        for tensor in found:
-            if tensor.requires_grad:
-                self._of(tensor).returned.append((name, len(self._calls_begun)))
-
-    def _of(self, tensor: Tensor) -> _Tensor:
-        if id(tensor) not in self._tensors:
-            watched = self._tensors[id(tensor)] = _Tensor(tensor)
-            tensor.register_hook(partial(self._gradient, watched))
-        return self._tensors[id(tensor)]
-
-    def _gradient(self, watched: _Tensor, gradient: Tensor) -> None:
-        if self.place is not None or _is_finite(gradient):
-            return
-        if watched.returned:
-            # A module gives its gradient to the inside, so it came from outside of the outermost one.
-            name, after = watched.returned[-1]
-            self.place = self._between(
-                "backward", name, self._calls_begun[after] if after < len(self._calls_begun) else None
-            )
-        elif watched.entered is not None:
-            self.place = f"in the backward pass of {self._named(watched.entered)}"
-
-    def _parameter(self, name: str, gradient: Tensor) -> None:
-        if self.place is None and not _is_finite(gradient):
-            owner, _, own = name.rpartition(".")
-            self.place = f"in the backward pass of {self._named(owner)}, in the gradient of {own}"
-
-    def _between(self, phase: str, after: str | None, before: str | None) -> str:
-        """Return the place of code that runs after one module and before another one."""
-        if after is None or before is None:
-            return f"in the {phase} pass of {self._loss if before is None else self._method}"
-        inside = ".".join(commonprefix([after.split("."), before.split(".")]))
-        while inside and (inside in (after, before) or isinstance(self.modules.get(inside), CONTAINERS)):
-            inside = inside.rpartition(".")[0]
-        first, second = (one.removeprefix(f"{inside}.") for one in (after, before))
-        return f"in the {phase} pass of {self._named(inside)}, between {first} and {second}"
-
-    def _named(self, name: str) -> str:
-        return f"{name or 'the model'} ({type(self.modules[name]).__name__})"
+def _first_of(names: list[str]) -> str:
+    return f"{names[0]} and {counted(len(names) - 1, 'other parameter')}" if names[1:] else names[0]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:

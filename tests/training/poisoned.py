@@ -20,7 +20,7 @@ has_piece = False
 
 
 class _Poison(torch.autograd.Function):
-    """The identity, with a gradient of NaN."""
+    """The identity, with an infinite gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -28,17 +28,22 @@ class _Poison(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0] * torch.nan
+        return torch.full_like(gradients[0], torch.inf)
 
 
 def bad(phase: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function whose result, or its gradient, is NaN in a batch with the piece."""
+    """Return a function whose result is NaN, or its gradient is NaN or infinite, in a batch with the piece."""
 
     def call(*args: Any, **named: Any) -> Tensor:
         found = function(*args, **named)
         if not (is_active and has_piece):
             return found
-        return found * torch.nan if phase == "forward" else _Poison.apply(found)  # type: ignore[no-untyped-call,no-any-return]
+        if phase == "forward":
+            return found * torch.nan
+        if phase == "backward":
+            # The slope of the root at 0 is infinite.
+            return found + torch.sqrt(0 * found)
+        return _Poison.apply(found)  # type: ignore[no-untyped-call,no-any-return]
 
     return call
 

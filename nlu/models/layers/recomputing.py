@@ -5,7 +5,6 @@ numbers and autocast; the streams of `nlu.models.layers.dropout`, and modes of t
 restored here, so the gradient has the same bits.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -32,22 +31,6 @@ def contexts(modes: Modes = nullcontext) -> tuple[AbstractContextManager[object]
     return nullcontext(), _Again(modes)
 
 
-class _Repetitions(threading.local):
-    depth = 0
-
-
-_repetitions = _Repetitions()
-
-
-def is_repetition() -> bool:
-    """Return whether this thread computes a layer again, whose modules were called before."""
-    return _repetitions.depth > 0
-
-
-def _leave_repetition() -> None:
-    _repetitions.depth -= 1
-
-
 class _Again:
     """The streams as they are when this object is made. It can be entered several times, one after another."""
 
@@ -58,8 +41,6 @@ class _Again:
 
     def __enter__(self) -> None:
         stack = ExitStack()
-        _repetitions.depth += 1
-        stack.callback(_leave_repetition)
         stack.enter_context(drawing_from(self._streams))
         if (streams := self._streams) is not None:
             here = streams.position()
