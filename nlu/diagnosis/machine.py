@@ -87,7 +87,7 @@ def batches() -> Check:
     """Check whether the layers of BERT-base give a row the same bits alone and among others, in fp32 and bf16."""
     contexts = (nullcontext(), torch.autocast("cpu", dtype=torch.bfloat16))
     layers = [(Linear(*shape), context) for shape in SHAPES for context in contexts]
-    if found := list(uneven_layers(layers, both_threads=True, budget_s=math.inf)):
+    if found := list(uneven_layers(layers, budget_s=math.inf)):
         return warning("equal scores in any batch", sentence(found), "compare scores of one batch size only")
     libraries = ", ".join(map(library_of, ("float32", "bfloat16")))
     return Check("equal scores in any batch", f"rows of layers have the same bits alone and among others: {libraries}")

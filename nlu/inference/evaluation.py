@@ -34,7 +34,6 @@ from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import Located
 from nlu.inference.scores_table import append_scores
 from nlu.inference.self_check import warn_of_batches
-from nlu.inference.side_by_side import may_be_apart, side_by_side
 from nlu.inference.trained import Trained, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
@@ -184,8 +183,7 @@ def _score_all(
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)
     into = folder / "predictions"
-    in_turn = side_by_side if may_be_apart(subject.model, subject.task) else None
-    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into, in_turn=in_turn)
+    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into)
     warn_of_batches(subject.model, precision, ranks.device)
     for name, whole in subject.sets.items():
         part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)

@@ -19,7 +19,6 @@ from nlu.data.targets import Target
 from nlu.data.windows import CHOICES
 from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor, columns_of
-from nlu.inference.side_by_side import may_be_apart, side_by_side
 from nlu.inference.source import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Cell
@@ -99,15 +98,8 @@ class Loaded:
         part = self._examples(values, target)
         ranks = Ranks(0, 1, self.predictor.device)
         with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
-            evaluator = Evaluator(
-                trained.model,
-                trained.task,
-                ranks,
-                self.predictor.precision,
-                self.predictor.batch_size,
-                Path(folder),
-                in_turn=side_by_side if may_be_apart(trained.model, trained.task) else None,
-            )
+            precision, batch_size = self.predictor.precision, self.predictor.batch_size
+            evaluator = Evaluator(trained.model, trained.task, ranks, precision, batch_size, Path(folder))
             scored = score(evaluator, part, trained.decided, lambda count: None)
             scored.spool.close()
         return scored.scores.metrics

@@ -22,7 +22,6 @@ from nlu.data.store import EncodedRows
 from nlu.data.windows import SIGNS, WINDOWS
 from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
-from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PREDICTION, PROBABILITY, Cell, Holds, Kind, SpanCell, SpanKind
 from nlu.models.encoders.bert import Bert
@@ -59,7 +58,6 @@ class Predictor:
                 if type(each) is Linear:
                     each.bfloat16()
         self._memory = KeptMemory()
-        self._apart = may_be_apart(trained.model, trained.task)
         warn_of_batches(trained.model, self.precision, device)
 
     def problem(self, values: Values) -> tuple[str, str] | None:
@@ -115,11 +113,8 @@ class Predictor:
             return batch, work(batch)
 
         batches = evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1)
-        in_turn = side_by_side if self._apart else by_parts
-        encoder: Any = self.trained.model.backbone
-        with on_one_thread(self._apart and is_small(encoder, int(part.lengths_N.sum()))):
-            for _, found in in_turn(of, batches, self.device):
-                yield found
+        for _, found in by_parts(of, batches, self.device):
+            yield found
         self._memory.limit()
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.products import is_strict
-from nlu.inference.side_by_side import may_be_apart, on_one_thread
+from nlu.config.words import counted
 from nlu.models.layers.linear import Linear
 from nlu.models.task_model import TaskModel
 from nlu.runs.provenance import cpu_model
@@ -42,7 +42,7 @@ def warn_of_batches(model: TaskModel, precision: NumberFormat, device: torch.dev
         for name, each in model.named_modules()
         if type(each) is Linear
     ]
-    found = list(uneven_layers(layers, both_threads=may_be_apart(model), budget_s=BUDGET_S))
+    found = list(uneven_layers(layers, budget_s=BUDGET_S))
     if found and (said := sentence(found)) not in _said:
         _said.add(said)
         log.warning("%s; compare only scores of one batch size", said)
@@ -58,14 +58,11 @@ def sentence(found: list[str]) -> str:
 
 
 @torch.inference_mode()
-def uneven_layers(
-    layers: Iterable[tuple[Linear, AbstractContextManager[object]]], *, both_threads: bool, budget_s: float
-) -> Iterator[str]:
+def uneven_layers(layers: Iterable[tuple[Linear, AbstractContextManager[object]]], *, budget_s: float) -> Iterator[str]:
     """Yield, for each shape and precision, where a row has other bits among few rows than among many, and by what part
     of the largest output. A layer comes with the context of its forward pass.
 
-    `both_threads`: whether rows are also computed by one thread, as batches side by side are. The rest is left out once
-    `budget_s` is spent.
+    The rest is left out once `budget_s` is spent.
     """
     began, known = time.perf_counter(), set()
     # A library divides long sums, if any.
@@ -76,22 +73,18 @@ def uneven_layers(
                 continue
             known.add(shape)
             rows_RI, start_s = _rows(layer.in_features), time.perf_counter()
-            alone = {(rows, torch.get_num_threads()): layer(rows_RI[START : START + rows]) for rows in ALONE}
+            alone = {rows: layer(rows_RI[START : START + rows]) for rows in ALONE}
             now_s = time.perf_counter()
             if (left_s := budget_s + began - now_s) < 0:
                 return
             # As many rows as there is time for: some processors have no kernels for bf16.
             count = min(ROWS, layer.in_features // INPUTS_PER_ROW, int(sum(ALONE) * min(1, left_s) / (now_s - start_s)))
             count = max(START + max(ALONE), count)
-            if both_threads and torch.get_num_threads() > 1:
-                with on_one_thread(True):
-                    alone[1, 1] = layer(rows_RI[START : START + 1])
             together = layer(rows_RI[:count])
-        for (rows, threads), found in alone.items():
+        for rows, found in alone.items():
             if not torch.equal(found, there := together[START : START + rows]):
                 apart = float((found - there).abs().max() / together.abs().max())
-                many = f"{rows} row{'s' * (rows > 1)} on {threads} thread{'s' * (threads > 1)}"
-                yield f"{shape[0]} to {shape[1]} in {str(dtype)[6:]}, {many}, by up to {apart:.0e}"
+                yield f"{shape[0]} to {shape[1]} in {str(dtype)[6:]}, {counted(rows, 'row')}, by up to {apart:.0e}"
                 break
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
-InTurn = Callable[..., Iterator[tuple[np.ndarray, Any]]]
 CHUNK_RECORDS = 2048
 NAMED_ROWS = 3
 """rows that a warning names"""
@@ -109,8 +107,6 @@ class Evaluator:
     """the folder of records while a set is scored"""
     divides: bool = True
     """whether a batch is divided if memory runs out, which takes more passes than on other ranks"""
-    in_turn: InTurn | None = None
-    """in place of `nlu.training.memory.by_parts`, if given; then nothing that a user's code records is kept"""
 
 
 @dataclass
@@ -159,11 +155,7 @@ def _score(
 
     bad: list[int] = []
     with _scoring(evaluator.model):
-        if evaluator.in_turn is not None:
-            found = evaluator.in_turn(passed, batches, ranks.device)
-        else:
-            found = by_parts(passed, batches, ranks.device, divides=evaluator.divides)
-        for _, (batch, records) in found:
+        for _, (batch, records) in by_parts(passed, batches, ranks.device, divides=evaluator.divides):
             for example, record in zip(batch.examples_B.tolist(), records, strict=True):
                 if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
                     scorer.add(record)
