@@ -41,6 +41,7 @@ do_train do_eval do_predict -> - | a run scores data.dev and data.test; nlu.eval
 train_file train_subset data_source -> data.train=FILE
 validation_file valid_subset -> data.dev=FILE
 test_file -> data.test=FILE / input=FILE
+distill -> logits=true / method=distil method.teacher=RUN
 max_train_samples -> data.max_rows | the first rows of each file
 max_eval_samples -> max_rows / trainer.eval_rows
 text_column_name -> 'data.fields={text: COLUMN}' / 'input.fields={text: COLUMN}'

@@ -43,6 +43,8 @@ def test_a_key_is_answered_for_the_command():
     assert key_elsewhere("test_file", PREDICT) == "write input=FILE"
     assert key_elsewhere("model", PREDICT) == "write run=RUN; a trained run has its model"
     assert key_elsewhere("max_grad_norm", PREDICT) == "it is trainer.clip_norm of python -m nlu.train"
+    assert hint_of_key("distill", known_keys(), PREDICT) == "write logits=true"
+    assert hint_of_key("distill", known_keys(), RUN) == "write method=distil method.teacher=RUN"
     assert key_elsewhere("num_labels") == "leave it out: the data tell how many labels there are"
 
 
