@@ -1,7 +1,7 @@
 """Profile a few steps of a run: where time and memory go, and what to change first.
 
 python -m nlu.profile model=simbert_tiny data=tnews                 some steps of the run that nlu.train would do
-python -m nlu.profile model=simbert_tiny data=tnews out=profiled    also a trace for a browser, and memory over time
+python -m nlu.profile model=simbert_tiny data=tnews out=profiled    also a trace for a browser
 python -m nlu.profile run=outputs/mine rows=new.csv                 the rows that nlu.predict would predict
 """
 

@@ -208,7 +208,7 @@ class Profile(Run, _Head):
     warmup: NonNegativeInt = 5
     """Steps before the measured ones, which make the state of the optimizer and choose kernels; 0 = none."""
     out: NewFolder | None = None
-    """New folder for profile.json, trace.json (chrome://tracing) and memory.png; null = only print."""
+    """New folder for profile.json and trace.json (chrome://tracing); null = only print."""
 
 
 @dataclass(kw_only=True)

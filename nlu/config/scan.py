@@ -26,7 +26,7 @@ class Scan(Run):
     max_batch_size: PositiveInt | None = None
     """of=batch_size: largest number of examples; null = as long as larger ones are faster."""
     out: NewFolder | None = None
-    """New folder for the table (tsv), the figure (png) and scan.json; null = only print."""
+    """New folder for the table (tsv), scan.json and, of rates, a figure (png); null = only print."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:

@@ -1,14 +1,11 @@
-"""What `nlu.profile` found: its numbers, what to change first, and the figure of memory."""
+"""What `nlu.profile` found: its numbers, and what to change first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 
-from nlu.diagnosis.traced import Traced, memory_over_time
-from nlu.display.canvas import SET_COLOURS, TITLE, new_figure, save_drawn, styled
+from nlu.diagnosis.traced import Traced
 from nlu.display.tables import numbers, print_table, table_of, texts
 
 INPUT = ("reading", "encoding", "data", "writing")
@@ -97,21 +94,3 @@ def _facts(found: Profiled) -> Iterator[list[str]]:
     yield ["peak memory", f"{found.peak_mb:,.0f}{limit} MB"]
     if found.busy is not None:
         yield ["device computes", f"{found.busy:.0%} of the time"]
-
-
-def draw_memory(path: Path, trace: Path, on_cuda: bool) -> None:
-    """Draw the memory of tensors over the time of a trace as a PNG at `path`."""
-    points = memory_over_time(trace, on_cuda)
-
-    def draw() -> Figure:
-        with styled():
-            figure, axes = new_figure()
-            times_ms, used_mb = [1e3 * seconds for seconds, _ in points], [mb for _, mb in points]
-            axes.plot(times_ms, used_mb, color=SET_COLOURS[0], linewidth=0.9, drawstyle="steps-post")
-            axes.set_title("memory of tensors", **TITLE)
-            axes.set_xlabel("milliseconds under the profiler")
-            axes.set_ylabel("MB")
-            axes.set_ylim(bottom=0)
-        return figure
-
-    save_drawn(path, draw if points else lambda: None)

@@ -1,11 +1,11 @@
-"""Profile some steps of a run without its folder: time by phase, torch's tables, memory, what to change first."""
+"""Profile some steps of a run without its folder: time by phase, torch's tables, what to change first."""
 
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from nlu.config.inference import Profile
-from nlu.diagnosis.profiled import Profiled, device_name, draw_memory, memory_mb, print_profile
+from nlu.diagnosis.profiled import Profiled, device_name, memory_mb, print_profile
 from nlu.diagnosis.profiled_prediction import profile_prediction
 from nlu.diagnosis.steps import built, computed_tokens, measured, take_step
 from nlu.diagnosis.traced import Traced, trace
@@ -23,7 +23,7 @@ from nlu.training.ranks import Ranks, process_group
 
 MOST_TRACED = 3
 """steps under the profiler, whose trace has a line for each operator"""
-TRACE, MEMORY, RESULT = "trace.json", "memory.png", "profile.json"
+TRACE, RESULT = "trace.json", "profile.json"
 
 
 def run_profile(config: Profile, located: Located | None) -> int:
@@ -39,7 +39,6 @@ def run_profile(config: Profile, located: Located | None) -> int:
         else:
             with output_folder(config.out, "out", last=RESULT) as folder:
                 profiled, traced = work(config, ranks, progress, folder / TRACE)
-                draw_memory(folder / MEMORY, folder / TRACE, traced.on_cuda)
                 write_json(folder / RESULT, profiled.to_json())
                 written = [f"{config.out.rstrip('/')}/{path.name}" for path in sorted(folder.iterdir())]
     print_profile(profiled, traced, written)

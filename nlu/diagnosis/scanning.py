@@ -1,6 +1,7 @@
 """Scan the learning rate or the batch size of a configuration: build its run, take steps, print, draw."""
 
 from dataclasses import replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -36,7 +37,8 @@ def run_scan(config: Scan) -> int:
                 table = Table(folder / f"{config.of}.tsv", tuple(rows[0]))
                 for row in rows:
                     table.append(**row)
-                save_drawn(folder / f"{config.of}.png", lambda: figure_of(found))
+                if isinstance(found, RangeTest):
+                    save_drawn(folder / f"{config.of}.png", partial(figure_of, found))
                 write_json(folder / RESULT, found.to_json())
                 written = ["", *(f"{config.out.rstrip('/')}/{path.name}" for path in sorted(folder.iterdir()))]
     print_table(*found.said(), *written)
@@ -62,28 +64,20 @@ def scan(config: Scan, ranks: Ranks, progress: Progress) -> RangeTest | BatchSca
         return run_batch_scan(run, config, show)
 
 
-def figure_of(found: RangeTest | BatchScan) -> Figure:
-    """Draw the curve of a scan, and the suggestion as a line."""
+def figure_of(found: RangeTest) -> Figure:
+    """Draw the curve of a range test, and the suggestion as a line."""
     with styled():
         figure, axes = new_figure()
-        if isinstance(found, RangeTest):
-            axes.plot(found.lr_N, found.loss_N, color="#9aa5b1", linewidth=0.9, label="loss of a step")
-            axes.plot(found.lr_N, found.smoothed_N, color=SET_COLOURS[0], label="smoothed")
-            # Losses that have diverged must not flatten the rest of the curve.
-            axes.set_ylim(top=1.5 * found.start)
-            axes.set(xlabel="learning rate (optimizer.lr), higher at each step", ylabel="loss", xscale="log")
-            axes.xaxis.set_major_formatter("{x:.0e}")
-            best = found.recommended
-        else:
-            sizes, rates = [size.batch_size for size in found.sizes], [size.real_tokens_per_s for size in found.sizes]
-            axes.plot(sizes, rates, color=SET_COLOURS[0], marker="o", label="real tokens per second")
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            axes.set_ylim(bottom=0)
-            axes.set(xlabel="examples of a micro-batch (trainer.batch_size)", ylabel="real tokens per second")
-            best = found.recommended.batch_size
-        if best is not None:
-            axes.axvline(best, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {best:g}")
-        axes.set_title("scan of " + ("optimizer.lr" if isinstance(found, RangeTest) else found.device), **TITLE)
+        axes.plot(found.lr_N, found.loss_N, color="#9aa5b1", linewidth=0.9, label="loss of a step")
+        axes.plot(found.lr_N, found.smoothed_N, color=SET_COLOURS[0], label="smoothed")
+        # Losses that have diverged must not flatten the rest of the curve.
+        axes.set_ylim(top=1.5 * found.start)
+        axes.set(xlabel="learning rate (optimizer.lr), higher at each step", ylabel="loss", xscale="log")
+        axes.xaxis.set_major_formatter("{x:.0e}")
+        if found.recommended is not None:
+            axes.axvline(
+                found.recommended, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {found.recommended:g}"
+            )
+        axes.set_title("scan of optimizer.lr", **TITLE)
         axes.legend(loc="best")
     return figure

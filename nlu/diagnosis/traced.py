@@ -1,9 +1,8 @@
-"""Steps under torch's profiler: its tables by operator and module, memory over time, a trace for a browser.
+"""Steps under torch's profiler: its tables by operator and module, and a trace for a browser.
 
 The profiler slows everything down that is short, so speeds are measured without it, by `nlu.diagnosis.profiling`.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -85,14 +84,3 @@ def _named(model: nn.Module) -> Iterator[None]:
 def without_numbers(name: str) -> str:
     """Return a dotted name with `*` for the numbers of layers, so that layers of one kind share a row."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name)
-
-
-def memory_over_time(path: Path, on_cuda: bool) -> list[tuple[float, float]]:
-    """Return seconds and MB of tensors of a trace; on a CPU without the tensors from before it."""
-    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    points = sorted(
-        (event["ts"], event["args"]["Total Allocated"])
-        for event in events
-        if event.get("name") == "[memory]" and event["args"].get("Device Type") == (1 if on_cuda else 0)
-    )
-    return [((ts - points[0][0]) / 1e6, total / 1e6) for ts, total in points]

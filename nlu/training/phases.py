@@ -15,7 +15,7 @@ import torch
 
 Phase = Literal[
     "data", "transfer", "forward", "backward", "reduce", "optimizer", "evaluation", "saving", "other",
-    "reading", "encoding", "output", "writing",
+    "reading", "encoding", "writing",
 ]  # fmt: skip
 """those of training, then those that only `nlu.profile` has for predictions"""
 

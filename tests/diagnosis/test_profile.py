@@ -1,7 +1,10 @@
 """python -m nlu.profile: times by phase, torch's tables, what to change first, and the files."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +25,7 @@ from nlu.tasks.classify import Classify
 from nlu.training import passes, step
 from nlu.training.phases import HostPhases
 from tests.training.in_process import TINY, of_composed, sets, train, write_rows
+from tests.training.runs import REPOSITORY, SAME_THREADS
 from tests.training.test_phases import Clock
 
 SHORT = ("steps=2", "warmup=1")
@@ -58,7 +62,7 @@ def test_time_is_that_of_the_phase_that_took_it(
     folder = tmp_path / "profiled"
     kept = json.loads((folder / "profile.json").read_text())
     assert kept["seconds"]["data"] == 9 and kept["step_s"] == 10 and kept["findings"][0].startswith("input: 90%")
-    assert {path.name for path in folder.iterdir()} == {"profile.json", "trace.json", "memory.png"}
+    assert {path.name for path in folder.iterdir()} == {"profile.json", "trace.json"}
     names = {str(event.get("name")) for event in json.loads((folder / "trace.json").read_text())["traceEvents"]}
     assert {"module model", "aten::addmm"} <= names
 
@@ -88,6 +92,17 @@ def test_a_run_that_predicts_is_measured_by_batch(
     run_profile(f"run={tmp_path}/run", f"rows={write_rows(tmp_path / 'few.tsv', 5)}", "trainer.eval_batch_size=8")
     # The warm-up uses them up, so that they are predicted again.
     assert "a batch of prediction, mean of 1" in capsys.readouterr().out
+
+
+def test_the_profilers_own_messages_are_not_printed(tmp_path: Path) -> None:
+    # A fresh process: torch reads how much it may print when it is imported.
+    done = subprocess.run(
+        [sys.executable, "-m", "nlu.profile", *TINY, *SHORT, *sets(tmp_path)],
+        cwd=tmp_path, env={**os.environ, **SAME_THREADS, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/launchers"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not re.search("^(INFO|STAGE|USDT|WARNING|\\[W)", done.stdout + done.stderr, re.MULTILINE)
+    assert "Trace start time" not in done.stdout + done.stderr and "aten::addmm" in done.stdout
 
 
 @pytest.mark.parametrize(
