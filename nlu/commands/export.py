@@ -3,7 +3,7 @@
 Before the output folder appears, each export is read back; a table shows the largest difference, size and latency.
 
 python -m nlu.export run=outputs/mine format=huggingface out=mine-hf          for AutoModelForSequenceClassification
-python -m nlu.export run=outputs/mine 'format=[onnx,onnx-int8]' out=mine-onnx         for onnxruntime
+python -m nlu.export run=outputs/mine format=onnx-int8 out=mine-onnx              for onnxruntime, in 8 bits
 python -m nlu.export run=outputs/search format=torchscript out=mine-traced    the best trial of a search
 """
 

@@ -170,8 +170,8 @@ class Evaluate(Run, _Head):
 class Export(_Head, _Job):
     """The validated configuration of `nlu.export`."""
 
-    format: Format | list[Format]
-    """One format, or several, each in a folder of its name."""
+    format: Format
+    """The format of a library or program that is to compute the run."""
     out: NewFolder
     """New folder for the export."""
     max_rows: PositiveInt = 256

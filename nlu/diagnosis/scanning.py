@@ -74,10 +74,8 @@ def figure_of(found: RangeTest) -> Figure:
         axes.set_ylim(top=1.5 * found.start)
         axes.set(xlabel="learning rate (optimizer.lr), higher at each step", ylabel="loss", xscale="log")
         axes.xaxis.set_major_formatter("{x:.0e}")
-        if found.recommended is not None:
-            axes.axvline(
-                found.recommended, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {found.recommended:g}"
-            )
+        if (best := found.recommended) is not None:
+            axes.axvline(best, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {best:g}")
         axes.set_title("scan of optimizer.lr", **TITLE)
         axes.legend(loc="best")
     return figure

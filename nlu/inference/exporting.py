@@ -1,4 +1,4 @@
-"""Export a run to other formats; each export is read back and compared with the run before it is published."""
+"""Export a run to another format, which is read back and compared with the run before it is published."""
 
 import logging
 import warnings
@@ -13,7 +13,6 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Export
 from nlu.config.targets import TARGET
 from nlu.data.windows import WINDOWS, Lengths
-from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exports import masked
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
@@ -41,33 +40,25 @@ MOST_DIFFERENCE = 1e-3
 def run_export(config: Export, located: Located) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for the user's mistakes."""
     logs.set_up(None, 0)
-    asked = [config.format] if isinstance(config.format, str) else config.format
-    if not asked:
-        raise UserError(f"format is []; set it to some of {', '.join(FORMATS)}")
-    formats = [FORMATS[name] for name in dict.fromkeys(asked)]
-    for one in formats:
-        # Before the checkpoint is loaded: a package may be missing for the last of several formats.
-        require_packages(one)
+    chosen = FORMATS[config.format]
+    # Before the checkpoint is loaded, which takes longer.
+    require_packages(chosen)
     trained = load_trained(located)
     if trained.config.data.get("layout") is not None:
         raise UserError(
             f"run is {config.run}, which makes sequences by data.layout, a class of your own that no export contains; "
             "use the run by nlu.predict, nlu.serve or nlu.load"
         )
-    names = [one.name for one in formats]
     if isinstance(trained.model.head, WordsHead):
-        if names != [FORMAT]:
+        if chosen.name != FORMAT:
             task = choice_of("task", trained.config.task[TARGET])
             raise UserError(
-                f"format is {', '.join(names)}, but a run of task={task} is exported only as {FORMAT}; set format="
-                f"{FORMAT}, or fine-tune the run with model.pretrained=RUN and export the new one"
+                f"format is {chosen.name}, but a run of task={task} is exported only as {FORMAT}; set format={FORMAT}, "
+                "or fine-tune the run with model.pretrained=RUN and export the new one"
             )
-        return _export_alone(config, trained.without_adapter(), FORMAT, masked.write)
-    for one in formats:
-        if one.read is None:
-            if len(formats) > 1:
-                raise UserError(f"format is {', '.join(names)}, but {one.name} has no logits; export it by itself")
-            return _export_alone(config, trained, one.name, one.write)
+        return _export_alone(config, trained.without_adapter(), masked.write)
+    if chosen.read is None:
+        return _export_alone(config, trained, chosen.write)
     require_predicting(trained)
     merged = trained.without_adapter()
     if trained.lengths.long == WINDOWS:
@@ -75,23 +66,14 @@ def run_export(config: Export, located: Located) -> int:
         trained.lengths = merged.lengths = Lengths(trained.lengths.max_len)
         log.info("data.long is windows: an export computes one window at a time, and you cut texts; docs/exporting.md")
     rows = rows_to_check(trained, config.max_rows)
-    found = []
-    with (
-        output_folder(config.out, "out", last=ABOUT) as staging,
-        Progress() as progress,
-        progress.task("exporting", len(formats)) as bar,
-    ):
-        for one in formats:
-            folder = staging if len(formats) == 1 else staging / one.name
-            folder.mkdir(exist_ok=True)
-            with _quiet():
-                one.write(merged, folder)
-                found.append(check(one, merged, folder, rows, trained))
-            bar.advance()
-        # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
+    with output_folder(config.out, "out", last=ABOUT) as staging:
+        with _quiet():
+            chosen.write(merged, staging)
+            found = check(chosen, merged, staging, rows, trained)
+        # Timed after the export, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)
-        write_json(staging / ABOUT, _about(trained, [asdict(one) for one in [own, *found]]))
-    _print([own, *found])
+        write_json(staging / ABOUT, _about(trained, [asdict(own), asdict(found)]))
+    _print(own, found)
     threshold = trained.config.task.get("threshold")
     if threshold is not None and trained.target.kind in ("classes", "label_set"):
         where = ", whose values are in export.json" if threshold == AUTO else ""
@@ -102,9 +84,10 @@ def run_export(config: Export, located: Located) -> int:
     return 0
 
 
-def _export_alone(config: Export, trained: Trained, name: str, write: Callable[..., Any]) -> int:
+def _export_alone(config: Export, trained: Trained, write: Callable[..., Any]) -> int:
     """Export a run to a format of vectors or of scores of words, which compares these itself."""
-    rows, what = rows_to_check(trained, config.max_rows), "score" if name == FORMAT else "vector"
+    name, rows = config.format, rows_to_check(trained, config.max_rows)
+    what = "score" if name == FORMAT else "vector"
     with output_folder(config.out, "out", last=ABOUT) as staging:
         with _quiet():
             largest = write(trained, staging, rows)
@@ -162,10 +145,10 @@ def _about(trained: Trained, checked: Sequence[Mapping[str, object]]) -> dict[st
     }
 
 
-def _print(found: Sequence[Checked]) -> None:
+def _print(own: Checked, found: Checked) -> None:
     headers = ("format", "rows", "largest difference", "same prediction", "accuracy", "MB", "ms for 1", "ms for 32")
     table = table_of([(header, header != "format") for header in headers])
-    for one in found:
+    for one in (own, found):
         table.add_row(
             one.format,
             str(one.rows),
@@ -177,13 +160,11 @@ def _print(found: Sequence[Checked]) -> None:
             digits(one.latency_32_ms),
         )
     print_table("", table)
-    for one in found:
-        if one.same < USUALLY_SAME:
-            log.warning(
-                "%s: only %.2f %% of the rows get the prediction of the run; %s", one.format, 100 * one.same, _cure(one)
-            )
-        elif one.same < 1:
-            print_table(f"{one.format}: {one.decided_by}; docs/exporting.md explains the differences from the run")
+    name, same = found.format, 100 * found.same
+    if found.same < USUALLY_SAME:
+        log.warning("%s: only %.2f %% of the rows get the prediction of the run; %s", name, same, _cure(found))
+    elif found.same < 1:
+        print_table(f"{name}: {found.decided_by}; docs/exporting.md explains the differences from the run")
 
 
 def _cure(one: Checked) -> str:

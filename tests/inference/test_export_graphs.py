@@ -86,14 +86,15 @@ def own(kind: Kind, name: str) -> Kind:
 def test_onnxruntime_computes_the_logits_of_the_run_for_any_batch(name: str, tmp_path: Path) -> None:
     kind = ENCODERS[name]
     run = trained(own(kind, "Gated") if name.startswith("own") else kind, tmp_path)
-    export(f"run={run}", "format=[onnx,torchscript]", f"out={tmp_path}/out")
+    for written in ("onnx", "torchscript"):
+        export(f"run={run}", f"format={written}", f"out={tmp_path}/{written}")
     rows = [{key: one[key] for key in ("text", "text_a", "text_b", "tokens") if key in one} for one in kept(run)]
     write(tmp_path / "rows.jsonl", rows)
     predict(f"run={run}", f"input={tmp_path}/rows.jsonl", f"output={tmp_path}/logits.jsonl", "logits=true")
     expected = [np.array(one["logits"]) for one in read(tmp_path / "logits.jsonl")]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out/onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "out/onnx/model.onnx", providers=["CPUExecutionProvider"])
-    scripted = torch.jit.load(str(tmp_path / "out/torchscript/model.pt"))  # type: ignore[no-untyped-call]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx/model.onnx", providers=["CPUExecutionProvider"])
+    scripted = torch.jit.load(str(tmp_path / "torchscript/model.pt"))  # type: ignore[no-untyped-call]
     meta = json.loads((run / "checkpoints/best-1/labels.json").read_text())["target"]["meta"]
     scale = meta if "sd" in meta else {"sd": 1.0, "mean": 0.0}
     for size in (1, 4, len(rows)):

@@ -139,7 +139,6 @@ def test_a_folder_that_does_not_fit_is_refused(
         (Kind(("task=match",), pair_of_classes, STATIC), "model2vec", "vectors of single texts of model=static"),
         (Kind((), classes), "peft", "the run has no LoRA; train with adapter=lora"),
         (Kind((), classes, STATIC), "huggingface", "export it as model2vec, which sentence-transformers loads too"),
-        (Kind((), classes, STATIC), "[model2vec,onnx]", "model2vec has no logits; export it by itself"),
     ],
 )
 def test_a_run_without_such_vectors_is_refused(
