@@ -98,8 +98,8 @@ def _sections(title: str, entries: list[tuple[str, Schema, list[str], str]]) -> 
         yield head
         yield _list(schema, [name for name, text in of_keys.items() if shared.get(name) != text])
         names = [name for name, text in of_keys.items() if shared.get(name) == text]
-        values = ", ".join(f"{name} {_escaped(_shown(schema.keys[name].default))}" for name in names)
-        yield f"[Shared keys](#{anchor}): {values}." if names else ""
+        values = (f"{name} {_escaped(_shown(schema.keys[name].default))}" for name in names)
+        yield f"[Shared keys](#{anchor}): {', '.join(values)}." if names else ""
         yield end
     if shared:
         yield title
@@ -170,6 +170,7 @@ def _short_rule(annotation: Any, default: object) -> str:
     rule = rule.removesuffix(" or null") if default is None else rule
     rule = rule.replace(", each item a", " of a").replace(", each item", " of").replace(", each value", " to")
     rule = re.sub(r"\ban? (?=number|integer|text|list|mapping|ratio|duration|file|odd|run|folder)", "", rule)
+    rule = re.sub(r">= (\S+) and (<=?) (\S+)", lambda bound: f"in [{bound[1]}, {bound[3]}{')]'['=' in bound[2]]}", rule)
     return "" if rule in ("text", "true or false") else rule
 
 
