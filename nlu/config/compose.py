@@ -7,9 +7,8 @@ the composed configuration. Defaults come from the schemas of `nlu.config.keys`;
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -22,8 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.faults import choice_problem, fault_of, misplaced
-from nlu.config.checks.files import SETS_OF_KEYS
+from nlu.config.checks.faults import SETS_OF_KEYS, choice_problem, fault_of, misplaced
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
 from nlu.config.checks.values import show, value_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
@@ -262,38 +260,11 @@ class _Line:
         return choice_problem(group, name.strip("'\""), lambda path: self.loader.options(path, self.given))
 
 
-class Jobs:
-    """Composes the jobs of a sweep: each distinct set of choices once, since only values differ between the others."""
+def compose_job(loader: ConfigLoader, master: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return the configuration of a job of a sweep, with the node `hydra`. Raises UserError if it cannot be composed.
 
-    def __init__(self, loader: ConfigLoader, master: DictConfig):
-        self._loader, self._master = loader, master
-        self._first_of: dict[tuple[str, ...], tuple[set[str], DictConfig]] = {}
-        """the first configuration composed of the same choices, and the keys whose values it was given"""
-        self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
-
-    def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Return the configuration of a job, with the node `hydra`. Raises UserError if it cannot be composed."""
-        read = OverridesParser.create(self._loader).parse_overrides(list(overrides))
-        # A value replaces what its key had; all else decides what is composed.
-        keys = {one.key_or_group for one in read if self._is_value(one)}
-        others = tuple(str(one.input_line) for one in read if not self._is_value(one))
-        if others not in self._first_of or not self._first_of[others][0] <= keys:
-            texts = [*as_given(self._master.hydra.overrides.hydra), *overrides]
-            load = partial(self._loader.load_sweep_config, self._master, list(overrides))
-            config = _explained(load, self._loader, str(self._master.hydra.job.config_name), texts)
-            self._first_of[others] = keys, config
-            return deepcopy(config)
-        config = deepcopy(self._first_of[others][1])
-        with open_dict(config), read_write(config.hydra):
-            for one in filter(self._is_value, read):
-                OmegaConf.update(config, one.key_or_group, one.value(), merge=False, force_add=True)
-            config.hydra.overrides.task = [str(one.input_line) for one in read]
-        OmegaConf.copy_cache(from_config=self._master, to_config=config)
-        return config
-
-    def _is_value(self, override: Override) -> bool:
-        """Whether an override sets one value; mappings are merged, lists may be extended, a target has defaults."""
-        key = override.key_or_group
-        is_set = not (override.is_delete() or override.is_list_extend() or key.endswith(TARGET))
-        is_set = is_set and override.package is None
-        return is_set and not isinstance(override.value(), dict) and ("." in key or not self._is_group(key))
+    `master` is the configuration of the sweep.
+    """
+    texts = [*as_given(master.hydra.overrides.hydra), *overrides]
+    load = partial(loader.load_sweep_config, master, list(overrides))
+    return _explained(load, loader, str(master.hydra.job.config_name), texts)

@@ -42,14 +42,10 @@ _FORM = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?-----END [A-Z ]*PRIVATE KEY-----|.*)",
     re.DOTALL,
 )
-_NAMED = re.compile(r"(?<![\w.-])(?P<quote>['\"]?)(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?)")
-_VALUE = re.compile(r"(?![{\[(])(\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)")
-_KEY = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*:")
-_AUTHORIZATION = re.compile(
-    r"(?P<before>\b(authorization['\"]?\s*[:=]\s*['\"]?(\w+\s+)?|bearer\s+(?=\S*\d)))"
-    r"(?!\$|bearer\b|basic\b|\*\*\*)[^\s'\",;]{6,}",
-    re.IGNORECASE,
+_ASSIGNED = re.compile(
+    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,127})=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)"
 )
+_KEY = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*:")
 SHORTEST_VALUE = 8
 """Shorter values of variables may be ordinary words."""
 _WORD = re.compile("[a-z]{1,15}")
@@ -96,10 +92,8 @@ def found_in(text: str, *, is_line: bool = False) -> str:
             return "a password or token before @"
         for pair in filter(_is_secret, QUERY_VALUE.finditer(address["rest"])):
             return f"a secret in its query ({pair['key']}=)"
-    if is_line and (name := next((name for name, _, _ in _assigned(text)), None)):
-        return f"a secret ({name}=)"
-    if is_line and _AUTHORIZATION.search(text):
-        return "a secret (authorization)"
+    if is_line and (one := next(_assigned(text), None)) is not None:
+        return f"a secret ({one['name']}=)"
     if _FORM.search(text):
         return "what looks like a key or token"
     is_known = any(value in text for value in environment_values())
@@ -110,9 +104,9 @@ def hide(text: str) -> str:
     """Return a text with *** for each secret, recognized by its address, its form, the name before it or its value."""
     # Addresses first: a password in one may contain the characters that end a value below.
     text = ADDRESS.sub(_hidden_address, text)
-    for _, start, end in reversed(list(_assigned(text))):
-        text = text[:start] + HIDDEN + text[end:]
-    return hide_keys(_AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text))
+    for one in reversed(list(_assigned(text))):
+        text = text[: one.start("value")] + HIDDEN + text[one.end() :]
+    return hide_keys(text)
 
 
 def hide_keys(text: str) -> str:
@@ -226,24 +220,13 @@ def _holds_anything(value: object) -> bool:
     return not (is_elsewhere or isinstance(value, bool) or value in (None, "", HIDDEN))
 
 
-def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the name of each secret that a text assigns, with the start and end of its value.
-
-    In prose a colon may follow any word, so before a colon only names that are compound, quoted or in a mapping count.
-    """
-    behind = 0
-    for one in _NAMED.finditer(text):
-        name = one["name"]
-        # The value is matched last: matching it after every name would take quadratic time.
-        if one.start() < behind or not is_secret_name(name) or (value := _VALUE.match(text, one.end())) is None:
-            continue
-        plain = value[0].strip("'\"")
-        if not plain or plain in (HIDDEN, "null", "None", "VALUE") or plain.startswith("$"):
-            continue
-        is_assigned = one["sign"] == "=" or one["quote"] or "_" in name or "-" in name
-        if is_assigned or text.rfind("{", 0, one.start()) > text.rfind("}", 0, one.start()):
-            behind = value.end()
-            yield name, value.start(), behind
+def _assigned(text: str) -> Iterator[re.Match[str]]:
+    """Yield each place where a text assigns a value to the name of a secret."""
+    for one in _ASSIGNED.finditer(text):
+        plain = one["value"].strip("'\"")
+        is_value = plain not in ("", HIDDEN, "null", "None", "VALUE") and not plain.startswith("$")
+        if is_value and is_secret_name(one["name"]):
+            yield one
 
 
 def _hidden_address(address: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import BaseSampler, RandomSampler
 
-from nlu.config.compose import Jobs
+from nlu.config.compose import compose_job
 from nlu.config.errors import UserError
 from nlu.config.words import listed
 from nlu.jobs.queue import check_without_launch
@@ -168,7 +168,7 @@ def plan_search(
 
 def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) -> Checked:
     """Compose all trials that may be drawn, and check them and the settings. Raises UserError with all problems."""
-    settings, compose = asked.settings, Jobs(asked.loader, asked.config).compose
+    settings, compose = asked.settings, partial(compose_job, asked.loader, asked.config)
     if not of_space and not asked.space.names:
         of_space = ["nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'"]
     trials, of_trials = preflight.possible_trials(asked.space, compose, asked.loader, asked.is_run)

@@ -5,9 +5,8 @@ from unittest import mock
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from omegaconf import OmegaConf
 
-from nlu.config.compose import Jobs
+from nlu.config.compose import compose_job
 from nlu.config.entry.app import checked_composition, hydra_of
 from nlu.config.entry.flags import read_command_line
 from nlu.config.errors import UserError
@@ -122,25 +121,5 @@ def test_jobs_with_other_targets_have_the_defaults_of_their_own(tree: Path):
     with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
         swept = "model._target_=shop.models.Model,shop.models.Heir"
         master = checked_composition(hydra, "job", [*VALID, swept], is_multirun=True)
-        composer = Jobs(hydra.config_loader, master)
-        first, second = (composer.compose([*VALID, *job]).model for job in jobs)
+        first, second = (compose_job(hydra.config_loader, master, [*VALID, *job]).model for job in jobs)
         assert "layers" in first and "layers" not in second and second.dropout is None
-
-
-def test_jobs_that_differ_in_values_are_composed_once_and_are_those_of_hydra(tree: Path):
-    line = read_command_line(["name=a", "hydra.job.env_set.FOO=1"])
-    jobs = [
-        [f"task={task}", f"seed={seed}", f"trainer.max_duration={seed}ep", "model.name=${seed}"]
-        for task in ("tag", "classify")
-        for seed in (1, 2, 3)
-    ]
-    with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
-        master = checked_composition(hydra, "job", [*line.overrides, "task=tag"], is_multirun=True)
-        loader = hydra.config_loader
-        with mock.patch.object(loader, "load_sweep_config", wraps=loader.load_sweep_config) as composed:
-            composer = Jobs(loader, master)
-            found = [composer.compose(job) for job in jobs]
-            assert composed.call_count == 2
-        for job, config in zip(jobs, found, strict=True):
-            whole = loader.load_sweep_config(master, job)
-            assert OmegaConf.to_yaml(config) == OmegaConf.to_yaml(whole)

@@ -5,17 +5,18 @@ are read again, and checked without another composition.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
-from hydra.errors import InstantiationException, MissingConfigException, OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from nlu.config.checks.files import SETS_OF_KEYS, Entry, File, Files
 from nlu.config.checks.reading import said_of
 from nlu.config.choices import conf_dir
 from nlu.config.foreign import choice_elsewhere, key_elsewhere
@@ -25,43 +26,31 @@ from nlu.config.words import path_text
 
 OptionsOf = Callable[[str], list[str]]
 """returns the choices of a group; [] if there is no such group"""
+SETS_OF_KEYS = ("experiment", "debug")
+"""Groups whose choices set keys of other groups, so their files begin with HEADER."""
+HEADER = "# @package _global_"
+_HEADER = re.compile(r"\s*#\s*@package\s+(?P<package>\S+)[ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"\w+(\.[\w*-]+|\[\d+\])*")
-_PAIR = re.compile(r"(override |optional )?/?(?P<group>[\w/]+)[:=](?P<choice>\w+)")
-_YAML_REMEDIES = {
-    "mapping values are not allowed": "quote a value that contains a colon and a space",
-    "cannot start any token": "indent with spaces instead of tabs, and quote a value that begins with @, ` or %",
-    "found duplicate key": "keep one of them",
-}
-"""by a part of the parser's message"""
 
 
 def choice_problem(group: str, choice: str, options_of: OptionsOf) -> str | None:
     """Return what is wrong with the choice of a group; None if it exists."""
+    options = sorted(options_of(group))
+    everything = f"all: {', '.join(options)}"
     if choice in ("", "null"):
-        everything = ", ".join(sorted(options_of(group)))
-        return f"{group}={choice}: the choice of a group cannot be empty; leave it out, or name one; all: {everything}"
+        return f"{group}={choice}: the choice of a group cannot be empty; leave it out, or name one; {everything}"
     path = PurePosixPath(group) / choice
     if path.name in options_of(str(path.parent)):
         return None
-    return f"{group}={choice}: unknown choice; {_meant(group, choice, options_of, lambda *other: '='.join(other))}"
-
-
-def _meant(group: str, choice: str, options_of: OptionsOf, written: Callable[[str, str], str]) -> str:
-    """Return the choice that was meant, of this group or another, and all choices of the group."""
-    options = sorted(options_of(group))
-    everything = f"all: {', '.join(options)}"
     if (elsewhere := choice_elsewhere(group, choice)) is not None:
-        return f"{elsewhere}; {everything}"
-    if close := nearest(choice, options):
-        return f"nearest: {', '.join(close)}; {everything}"
-    other = _group_of(choice, options_of)
-    return f"write {written(other, choice)}; {everything}" if other else everything
-
-
-def _group_of(choice: str, options_of: OptionsOf) -> str | None:
-    """Return the shipped group that has a choice; None if none has."""
-    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
-    return next((group for group in groups if choice in options_of(group)), None)
+        everything = f"{elsewhere}; {everything}"
+    elif close := nearest(choice, options):
+        everything = f"nearest: {', '.join(close)}; {everything}"
+    else:
+        groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+        if (other := next((each for each in groups if choice in options_of(each)), None)) is not None:
+            everything = f"write {other}={choice}; {everything}"
+    return f"{group}={choice}: unknown choice; {everything}"
 
 
 def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> str:
@@ -69,8 +58,9 @@ def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
         names = [name for name in loader.get_group_options("") if not name.startswith("_")]
         return f"unknown configuration {config_name}; {hint(config_name, names)}"
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return _fault_of_yaml(error, error.problem_mark)
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        place = f"{path_text(Path(mark.name))}:{mark.line + 1}, column {mark.column + 1}"
+        return f"{place}: not valid YAML: {error.problem}; correct it"
     if isinstance(error, OverrideParseException | InstantiationException):
         return said_of(error)
     files = Files(config_name, loader, overrides)
@@ -97,22 +87,14 @@ def with_places(problems: Sequence[str], config_name: str, loader: ConfigLoader,
     return [f"{place}: {text}" if place else text for place, text in zip(places, problems, strict=True)]
 
 
-def misplaced(config: Mapping[Any, Any], config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
+def misplaced(keys: Iterable[object], config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
     """Return what is wrong with files whose keys were composed, but not where they belong."""
-    if any(key in SETS_OF_KEYS or "." in str(key) or str(key).startswith("_") for key in config):
+    if any(key in SETS_OF_KEYS or "." in str(key) or str(key).startswith("_") for key in keys):
         return [fault for file in Files(config_name, loader, overrides).read.values() for fault in file.faults]
     return []
 
 
-def _fault_of_yaml(error: yaml.MarkedYAMLError, mark: Any) -> str:
-    said, begins = str(error.problem), error.context_mark
-    if begins is not None and begins.line != mark.line:
-        said = f"{said}, {error.context}, which begins in line {begins.line + 1}"
-    remedy = next((remedy for part, remedy in _YAML_REMEDIES.items() if part in said), "correct it")
-    return f"{path_text(Path(mark.name))}:{mark.line + 1}, column {mark.column + 1}: not valid YAML: {said}; {remedy}"
-
-
-def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
+def _fault_of_key(error: OmegaConfBaseException, files: "Files") -> str:
     """Return what is refused about a key or its value, with the keys that exist beside it."""
     key = str(error.full_key)
     place = files.place(key)
@@ -131,7 +113,7 @@ def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
     return f"{where}: {said}; correct the value"
 
 
-def _in_file(error: Exception, files: Files) -> str:
+def _in_file(error: Exception, files: "Files") -> str:
     """Return Hydra's message, with the file that it names as the user knows it."""
     said = re.split(r" full_key:|Config search path:", said_of(error))[0].rstrip()
     named = re.match(r"In '?(?P<name>[\w./-]+?)'?: (?P<said>.*)", said)
@@ -140,29 +122,36 @@ def _in_file(error: Exception, files: Files) -> str:
     return f"{path_text(files.read[named['name']].path)}: {named['said']}"
 
 
-def _faults_of_file(file: File, files: Files) -> Iterator[str]:
+def _faults_of_file(file: "File", files: "Files") -> Iterator[str]:
     yield from file.faults
-    last_override: Entry | None = None
+    last_override = 0
     for entry in file.entries:
         where = f"{file.place(entry.line)}: {entry.text}"
-        if last_override is not None and not entry.is_override:
-            yield f"{where}: it follows an entry with override; move it above line {last_override.line}"
-        last_override = entry if entry.is_override else last_override
+        if last_override and not entry.is_override:
+            yield f"{where}: it follows an entry with override; move it above line {last_override}"
+        last_override = entry.line if entry.is_override else last_override
         if (fault := _fault_of_entry(entry, file, files)) is not None:
             yield f"{where}: {fault}"
 
 
-def _fault_of_entry(entry: Entry, file: File, files: Files) -> str | None:
+def _fault_of_entry(entry: "Entry", file: "File", files: "Files") -> str | None:
     folder, _, name = entry.name.rpartition("/")
     if entry.name in (file.name, *file.within):
         return f"{entry.name} includes itself; leave the entry out"
     if entry.is_file and name in files.options(folder):
         return None
     if entry.is_file or not files.options(entry.group):
-        return _not_found(entry, file, files)
+        missing = f"there is no file {entry.name}.yaml" if entry.is_file else f"unknown group {entry.group}"
+        written = entry.group.removeprefix(f"{file.group}/")
+        found = files.options(written)
+        if written != entry.group and (name in found if entry.is_file else found):
+            return f"{missing}, since {written} has no slash in front; write /{written}"
+        parent, _, last = written.rpartition("/")
+        near = hint(name, files.options(entry.group)) if entry.is_file else hint(last, files.groups(parent))
+        return f"{missing}; {near}"
     if name not in files.options(folder) and files.choices.get(entry.key) == entry.choice:
-        meant = _meant(entry.group, entry.choice, files.options, entry.written)
-        return None if entry.is_optional else f"unknown choice; {meant}"
+        problem = choice_problem(entry.group, entry.choice, files.options) or ""
+        return problem.partition(": ")[2]
     default = files.default_of(entry.key)
     if default is None:
         # The defaults of Hydra itself are in no file.
@@ -171,28 +160,186 @@ def _fault_of_entry(entry: Entry, file: File, files: Files) -> str | None:
     other, replaced = default
     if entry.is_override or other is file or entry.choice == replaced.choice:
         return None
-    written = replace(entry, is_override=True).written(entry.group, entry.choice)
-    return f"{other.place(replaced.line)} chooses {replaced.choice} already; write {written}, as the last entry"
+    place = other.place(replaced.line)
+    return f"{place} chooses {replaced.choice} already; write override /{entry.group}, as the last entry"
 
 
-def _not_found(entry: Entry, file: File, files: Files) -> str:
-    """Return what to write for a group or a file that does not exist."""
-    name = entry.name.rpartition("/")[2]
-    missing = f"there is no file {entry.name}.yaml" if entry.is_file else f"unknown group {entry.group}"
-    written = entry.group.removeprefix(f"{file.group}/")
-    found = files.options(written)
-    if written != entry.group and (name in found if entry.is_file else found):
-        return f"{missing}, since {written} has no slash in front; write {entry.written(written, name)}"
-    if entry.is_file and (pair := _PAIR.fullmatch(entry.text)) is not None:
-        choice = replace(entry, is_file=False, is_override=True)
-        return f"it has no choice; write {choice.written(pair['group'], pair['choice'])}, with a colon and a space"
-    if entry.is_file and (group := _group_of(name, files.options)) is not None and group != entry.group:
-        return f"{missing}; write {replace(entry, is_file=False, is_override=True).written(group, name)}"
-    if entry.is_file:
-        options = files.options(entry.group)
-        remedies = [entry.written(entry.group, close) for close in nearest(name, options)]
-    else:
-        parent, _, last = written.rpartition("/")
-        options = [f"{parent}/{option}".lstrip("/") for option in files.groups(parent)]
-        remedies = [entry.written(close, entry.choice) for close in nearest(last, options)]
-    return f"{missing}; " + (f"write {remedies[0]}" if remedies else f"valid: {', '.join(options)}")
+@dataclass(frozen=True)
+class Entry:
+    """A choice in a defaults list, of a group or of a file in `group`, its folder."""
+
+    line: int
+    text: str
+    group: str
+    """absolute, such as hydra/launcher"""
+    choice: str
+    package: str = ""
+    is_override: bool = False
+    is_file: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file, without its folder of configurations and its ending."""
+        return f"{self.group}/{self.choice}".lstrip("/").removesuffix(".yaml")
+
+    @property
+    def key(self) -> str:
+        """The group, with the package if one is given."""
+        package = self.package.removeprefix("_global_.")
+        return f"{self.group}@{package}" if package not in ("", self.group.replace("/", ".")) else self.group
+
+
+class File:
+    """A file, with what is wrong with it alone; `within` names the files that include it, the nearest last."""
+
+    def __init__(self, path: Path, name: str, package: str, within: Sequence[str]):
+        self.path, self.name, self.within = path, name, within
+        self.group, self.package = name.rpartition("/")[0], ""
+        self.entries: list[Entry] = []
+        self.faults: list[str] = []
+        self.root: yaml.Node | None = None
+        content = path.read_bytes()
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = content[: error.start].count(b"\n") + 1
+            found = f"byte {content[error.start]:#04x} is not UTF-8; save the file in the encoding UTF-8"
+            self.faults.append(f"{self.place(line)}: {found}")
+            return
+        header = _HEADER.match(text)
+        own = header["package"] if header is not None else self.group.replace("/", ".")
+        self.package = (package or own).removeprefix("_global_").lstrip(".")
+        # Hydra has refused what is not YAML.
+        with suppress(yaml.YAMLError):
+            self.root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        if self.group in SETS_OF_KEYS and header is None:
+            self.faults.append(
+                f"{self.place(1)}: {HEADER} is missing, so the keys would be below {self.package}; make it the first "
+                "line"
+            )
+        for key, value in _pairs(self.root):
+            line = key.start_mark.line + 1
+            if self.group in SETS_OF_KEYS and "." in key.value:
+                nested = key.value.replace(".", ": {")
+                self.faults.append(
+                    f"{self.place(line)}: {key.value} is a single name in YAML; write {nested}: VALUE"
+                    f"{'}' * key.value.count('.')}"
+                )
+            if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
+                self.entries = [entry for item in value.value for entry in self._read_entry(item)]
+
+    def place(self, line: int) -> str:
+        """Return FILE:LINE."""
+        return f"{path_text(self.path)}:{line}"
+
+    def line_of(self, key: str) -> int | None:
+        """Return the line of a full key; None if the file does not set it."""
+        # The whole list stands for its items.
+        parts, inside = key.partition("[")[0].split("."), self.package.split(".") if self.package else []
+        node, line = self.root if parts[: len(inside)] == inside else None, None
+        for part in parts[len(inside) :]:
+            found = next((pair for pair in _pairs(node) if pair[0].value == part), None)
+            if found is None:
+                return None
+            line, node = found[0].start_mark.line + 1, found[1]
+        # What must be set elsewhere is not set here.
+        return None if isinstance(node, yaml.ScalarNode) and node.value == "???" else line
+
+    def _read_entry(self, item: yaml.Node) -> Iterator[Entry]:
+        line = item.start_mark.line + 1
+        if isinstance(item, yaml.ScalarNode) and item.value != "_self_" and "${" not in item.value:
+            group, _, choice = self._absolute(item.value).rpartition("/")
+            yield Entry(line, item.value, group, choice, is_file=True)
+        for key, value in _pairs(item):
+            *keywords, written = str(key.value).split() or [""]
+            group, _, package = written.partition("@")
+            for one in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                is_name = isinstance(one, yaml.ScalarNode) and one.value not in ("null", "~", "")
+                # An optional choice need not exist.
+                if is_name and "${" not in one.value and "optional" not in keywords:
+                    text = f"{key.value}: {one.value}"
+                    yield Entry(line, text, self._absolute(group), one.value, package, "override" in keywords)
+
+    def _absolute(self, path: str) -> str:
+        return path[1:] if path.startswith("/") else f"{self.group}/{path}".lstrip("/")
+
+
+def _pairs(node: yaml.Node | None) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+    """Return the plain keys of a mapping with their values; [] for any other node."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return [(key, value) for key, value in pairs if isinstance(key, yaml.ScalarNode)]
+
+
+class Files:
+    """The files of a command line: those that it chooses, then those that they choose, then the primary one.
+
+    The first one that chooses a group or sets a key wins, as with Hydra in all but contrived cases.
+    """
+
+    def __init__(self, config_name: str, loader: ConfigLoader, overrides: Sequence[str]):
+        self._loader = loader
+        self._search = [override for override in overrides if override.startswith("hydra.searchpath")]
+        self._given = [one for text in overrides for one in _read(text)]
+        single = {one.key_or_group: one.value() for one in self._given if not one.is_sweep_override()}
+        folders = [source.path for source in loader.get_sources() if source.scheme() == "file"]
+        searchpath = single.get("hydra.searchpath")
+        folders += searchpath if isinstance(searchpath, list) else []
+        self._folders = [Path(str(folder).removeprefix("file://")) for folder in folders]
+        self.on_command_line = {
+            one.get_key_element().lstrip("+"): choice
+            for one in self._given
+            if not one.is_sweep_override() and isinstance(choice := one.value(), str) and not one.is_value_path
+        }
+        """choices, among other keys"""
+        self.choices = dict(self.on_command_line)
+        """choices by group, with the package if one is given"""
+        self.read: dict[str, File] = {}
+        """files by name, those that win first"""
+        for key, choice in self.on_command_line.items():
+            group, _, package = key.partition("@")
+            self._add(f"{group}/{choice}", package, ())
+        self._add(config_name, "", ())
+
+    def options(self, group: str) -> list[str]:
+        """Return the choices of a group; [] if there is no such group."""
+        return self._loader.get_group_options(group, overrides=self._search)
+
+    def groups(self, parent: str) -> list[str]:
+        """Return the groups inside another one, "" for those of the top level."""
+        return self._loader.list_groups(parent)
+
+    def default_of(self, key: str) -> tuple[File, Entry] | None:
+        """Return the entry that an override replaces, with its file; None if there is none."""
+        entries = ((file, one) for file in reversed(self.read.values()) for one in file.entries)
+        return next(
+            ((file, one) for file, one in entries if one.key == key and not (one.is_override or one.is_file)), None
+        )
+
+    def place(self, key: str) -> str | None:
+        """Return FILE:LINE of a key; None if the command line or a shipped choice sets it, or nothing does."""
+        for one in self._given:
+            is_inside = key.startswith(f"{one.key_or_group}.") and isinstance(one.value(), dict)
+            if key == one.key_or_group or is_inside:
+                return None
+        for file in self.read.values():
+            is_shipped = file.path.is_relative_to(conf_dir()) and file.group not in SETS_OF_KEYS
+            if not is_shipped and (line := file.line_of(key)) is not None:
+                return file.place(line)
+        return None
+
+    def _add(self, name: str, package: str, within: Sequence[str]) -> None:
+        path = next((path for folder in self._folders if (path := folder / f"{name}.yaml").is_file()), None)
+        # Choices of plugins are dataclasses without a file.
+        if path is None or name in self.read:
+            return
+        file = self.read[name] = File(path, name, package, within)
+        for entry in reversed(file.entries):
+            if entry.is_file or self.choices.setdefault(entry.key, entry.choice) == entry.choice:
+                self._add(entry.name, entry.package, (*within, name))
+
+
+def _read(override: str) -> list[Override]:
+    # What cannot be read is reported elsewhere.
+    with suppress(HydraException):
+        return OverridesParser.create().parse_overrides([override])
+    return []

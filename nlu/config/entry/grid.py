@@ -19,7 +19,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config.checks.reading import interval_problem, overrides_of_sweep, quoted
-from nlu.config.compose import Jobs
+from nlu.config.compose import compose_job
 from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
@@ -179,10 +179,9 @@ def _checked(
     of_all = [] if grid.is_single else run_dir_problems(master)
     found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in of_all}
     folders: dict[str, list[int]] = {}
-    composer = Jobs(loader, master)
     for number, job in enumerate(jobs):
         try:
-            with _composed(composer.compose(job), number, grid.is_single) as composed:
+            with _composed(compose_job(loader, master, job), number, grid.is_single) as composed:
                 folders.setdefault(HydraConfig.get().runtime.output_dir, []).append(number)
                 configs.append(grid.check(composed))
         except UserError as error:

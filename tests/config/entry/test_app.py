@@ -181,7 +181,7 @@ def test_a_file_that_is_not_valid_yaml_is_named_with_its_line(run, tmp_path: Pat
     (tmp_path / "mine/task/special.yaml").write_text("a: 1\nb: [1\n")
     code, _, err = run("--config-dir", "mine", "task=special", "name=fine")
     assert code == 2
-    assert "not valid YAML" in err and "special.yaml" in err and "line 2" in err
+    assert "mine/task/special.yaml:3, column 1: not valid YAML: " in err
 
 
 def test_preparing_collects_unresolved_and_invalid_values():
