@@ -29,7 +29,7 @@ from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import schema_of
 from nlu.config.resolving import MISSING, as_given, first_line
-from nlu.config.targets import TARGET, trust
+from nlu.config.targets import trust
 
 
 class Loader(ConfigLoaderImpl):

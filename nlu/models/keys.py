@@ -197,8 +197,6 @@ class CrfHead:
 
     replaces_loss: ClassVar[str] = "nlu.losses.cross_entropy.CrossEntropy"
     """the default loss, which may stay in a configuration although the head computes its own"""
-    decodes: ClassVar[bool] = True
-    """whether it decodes by itself, so that `task.decode` is ignored"""
     transitions_lr: PositiveFloat | None = 0.01
     """Peak learning rate of the scores of transitions, first and last tags. They start at 0 and take effect from about
     1, which a rate for pretrained weights would not reach; null = set by optimizer.lr and top_lr_ratio."""

@@ -77,7 +77,6 @@ PROBLEMS = {
          "better; set trainer.major_metric=NAME/METRIC, such as one/accuracy"],
     ),
     "a loss for all": ((*BOTH, *ONE, *OTHER, "loss=focal"), ["loss is focal, but with task=composite each"]),
-    "a loss with options": ((*BOTH, *ONE, *OTHER, "loss.label_smoothing=0.1"), ["loss.label_smoothing is 0.1, but"]),
 }  # fmt: skip
 
 

@@ -171,8 +171,6 @@ AT_THE_LIMIT = [
     (f"{OWN} data.dev=my.csv data.dev_fraction=0", f"{OWN} data.dev=no.csv", "'no.csv', which does not exist"),
     (f"{OWN} data.urls={{no.csv:https://x/y}} data.dev=no.csv", f"{OWN} data.dev=none*.csv", "which no file matches"),
     ("trainer.batch_size=2 trainer.devices=2", "trainer.batch_size=1 trainer.devices=2", "set it to >= 2"),
-    ("trainer.patience=null trainer.eval_interval=0", "trainer.patience=1ep trainer.eval_interval=0", "scores only at"),
-    ("trainer.patience=2ep trainer.eval_interval=1ep", "trainer.patience=1ep trainer.eval_interval='0'", "scores only"),
     (OWN, OWN.replace("0", "-1"), "data.fields.text is -1 but columns are counted from 0; set it to a number >= 0"),
     (OWN, OWN.replace(",", ",txt:2,"), "data.fields.txt: unknown field; nearest: text"),
     (OWN, OWN.replace("label:1", "text_b:1"), "needs label as well; set data.fields"),
@@ -192,8 +190,6 @@ AT_THE_LIMIT = [
      "which reads cosine; set head.features=cosine"),
     ("task=regress data=files data.train=my.csv data.fields={text:0,label:1}", "loss=mse", "which reads number, but"),
     (CRF, f"{CRF} loss=focal", "loss is focal, but head=crf takes the place of the loss"),
-    (CRF, f"{CRF} loss.label_smoothing=0.1", "loss.label_smoothing is 0.1, but head=crf takes the place"),
-    (f"{CRF} task.decode=legal", f"{CRF} task.decode=greedy", "task.decode is greedy, but head=crf decodes by itself"),
     ("task=tag data=files data.train=my.csv data.format=conll data.fields={tokens:0,tags:1}",
      "task=tag data=files data.train=my.csv data.format=conll data.fields=null", "CoNLL columns have no names"),
 ]  # fmt: skip

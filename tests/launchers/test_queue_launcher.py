@@ -72,7 +72,6 @@ def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(projec
     }
     (start,) = json.loads((project / "there/provenance.json").read_text())["starts"]
     assert start["command"].endswith(f"{LOCAL} {LEFT} hydra.run.dir=there")
-    assert not (project / "there/multirun.yaml").exists()
     assert jobs_main(["there"]) == 0 and "done" in capfd.readouterr().out
 
 

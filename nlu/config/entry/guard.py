@@ -23,7 +23,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.addresses import is_object
 from nlu.config.checks.reading import sweep_problem
-from nlu.config.checks.values import show
 from nlu.config.compose import Composed
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
@@ -78,8 +77,6 @@ def _problems(config: DictConfig, parsed: Sequence[Override], *, is_multirun: bo
     yield from _unknown(config, parsed)
     yield from _foreign(config)
     yield from place_problems(config, "sweep" if is_multirun else "run")
-    yield from _changed_folder(config)
-    yield from _verbose(config)
     yield from _secrets(config)
     if is_launched:
         yield from _several_values(parsed)
@@ -199,25 +196,6 @@ def occupied_folder_problem(resume: object, run_dir: Path) -> str | None:
         f"the folder of this run is {run_dir}, which holds a run; set resume=auto to continue that, or choose another "
         "hydra.run.dir"
     )
-
-
-def _changed_folder(config: DictConfig) -> Iterator[str]:
-    if OmegaConf.select(config, "hydra.job.chdir", default=None):
-        yield (
-            "hydra.job.chdir is true, which would look for data.train and all other paths in the run's folder; "
-            "set hydra.job.chdir=null: what a run writes goes into hydra.run.dir anyway"
-        )
-
-
-def _verbose(config: DictConfig) -> Iterator[str]:
-    """Yield a problem if `hydra.verbose`, which Hydra declares with any type, is none that it understands."""
-    value = OmegaConf.select(config, "hydra.verbose", default=None)
-    names = list(value) if isinstance(value, ListConfig) else [value]
-    if not isinstance(value, bool) and not all(isinstance(name, str) for name in names):
-        yield (
-            f"hydra.verbose is {show(value)} but must be true, false, or names of loggers; set hydra.verbose=true, or "
-            "'hydra.verbose=[nlu,hydra]'"
-        )
 
 
 def _secrets(config: DictConfig) -> Iterator[str]:

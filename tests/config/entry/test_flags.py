@@ -37,8 +37,6 @@ def test_a_command_line_has_its_flags_and_whole_overrides():
     [
         (["--experimental-rerun=x"], "write --rerun RUN, which repeats a run with changed keys"),
         (["--multi"], "unrecognized arguments: --multi"),
-        (["-m", "--info"], "only one of --run, --multirun"),
-        (["--resolve"], "add --cfg job"),
         (["--cfg", "jobs"], "invalid choice"),
         (["--config-dir", "nowhere"], "--config-dir is 'nowhere', which is not found"),
         (["--rerun", "nowhere"], "--rerun is nowhere, but nowhere/overrides does not exist; give the folder of a run"),

@@ -57,23 +57,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("foreign_package", None)
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("[[1]]", "[[1]]"),
-        ("3", "3"),
-        ("{a: 1}", "{'a': 1}"),
-        ("null", "null"),
-        ("[nlu,1]", "['nlu', 1]"),
-    ],
-)
-def test_a_value_of_verbose_that_hydra_does_not_understand_is_refused(
-    train: Callable[..., object], value: str, shown: str
-) -> None:
-    said = f"hydra.verbose is {shown} but must be true, false, or names of loggers; set hydra.verbose=true, or"
-    assert train(f"hydra.verbose={value}") == (2, f"nlu: error: {said} 'hydra.verbose=[nlu,hydra]'\n")
-
-
 @pytest.mark.parametrize("place", ["s3://bucket/run", "oss://bucket/${seed}", "file:///tmp/run"])
 def test_a_run_folder_that_is_an_address_is_refused_before_anything_is_written(train, place: str):
     code, told = train(f"hydra.run.dir={place}")
@@ -103,7 +86,7 @@ def test_a_folder_with_too_long_a_name_is_refused_before_the_first_job(train):
     code, told = train("--multirun", "seed=1,2", f"hydra.sweep.dir=runs/{'x' * 256}", "hydra/launcher=local")
     assert code == 2 and "hydra.sweep.dir makes a name of 256 bytes, but" in told
     code, told = train(f"hydra.run.dir={'/'.join(['x' * 250] * 20)}")
-    assert code == 2 and "is too long; give a shorter name" in told and "Traceback" not in told
+    assert code == 2 and "cannot be used: file name too long; " in told and "Traceback" not in told
     assert list(Path().iterdir()) == []
     # 85 letters of three bytes each are 255.
     assert train(f"hydra.run.dir=out/{'字' * 85}", "dry_run=true")[0] == 0
@@ -113,11 +96,6 @@ def test_a_folder_with_too_long_a_name_is_refused_before_the_first_job(train):
 
 def test_a_variable_for_the_jobs_needs_no_plus(train):
     assert train("hydra.job.env_set.FOO=1", "hydra.run.dir=run") == (0, "ran 1\n")
-
-
-def test_a_job_stays_in_the_folder_from_which_its_paths_are_meant(train, tmp_path: Path):
-    code, told = train("hydra.job.chdir=true", f"hydra.run.dir={tmp_path}/run")
-    assert code == 2 and told.startswith("nlu: error: hydra.job.chdir is true") and not (tmp_path / "run").exists()
 
 
 def test_a_search_without_multirun_is_refused_instead_of_being_one_run(train):
