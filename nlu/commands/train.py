@@ -30,10 +30,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.entry.app import prepare, run_app
+from nlu.config.entry.grid import is_submitted
 from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
 from nlu.config.resolving import as_given
-from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
+from nlu.jobs.requeue import run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
 """before Hydra creates the folder of the run, which `run` removes again if it stays empty"""

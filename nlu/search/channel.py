@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlu.config import stopping
+from nlu.config.entry.grid import is_submitted
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
 from nlu.config.placement import placement
-from nlu.config.submitted import is_submitted, time_signal
+from nlu.jobs.requeue import time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of

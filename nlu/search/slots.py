@@ -22,12 +22,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config import stopping
+from nlu.config.entry.grid import raised_in
 from nlu.config.errors import UserError
-from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.config.words import counted
 from nlu.jobs import waiting
 from nlu.jobs.listing import Listed, open_jobs
 from nlu.jobs.queue import JobRefused
+from nlu.jobs.requeue import refusal_of, was_lost
 from nlu.jobs.submissions import Submitted
 from nlu.runs.provenance import usable_cores
 from nlu.search.faults import last_line

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
+from nlu.config.entry.grid import JobLost
 from nlu.config.errors import UserError
-from nlu.config.submitted import JobLost
 from nlu.jobs.submitit_jobs import failed, read_outcome, to_plain
 
 SECRET = "https://me:hunter2@host/x"

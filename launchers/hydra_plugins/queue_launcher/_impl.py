@@ -12,12 +12,11 @@ from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.entry.grid import RECORD, current, job_name
+from nlu.config.entry.grid import RECORD, ElsewhereReturn, JobLost, current, job_name
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.plugins import find_plugins
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
-from nlu.config.submitted import ElsewhereReturn, JobLost
 from nlu.config.words import counted
 from nlu.jobs.following import Detached, Follower, JobEnd, left_sentence
 from nlu.jobs.listing import Listed, answered, latest, listed, queued, recover

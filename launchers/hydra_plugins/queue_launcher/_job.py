@@ -14,10 +14,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config import stopping
 from nlu.config.compose import Loader
-from nlu.config.entry.grid import current
+from nlu.config.entry.grid import JobLost, current, raised_in
 from nlu.config.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 from nlu.config.resolving import as_given
-from nlu.config.submitted import JobLost, raised_in
 from nlu.jobs.queue import Job
 from nlu.jobs.submitit_jobs import failed
 

@@ -16,7 +16,6 @@ from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
 from nlu.config.resolving import first_line
 
-_CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
 """Pieces of a list, mapping or function: quoted texts, words, and marks between them."""
@@ -25,9 +24,6 @@ _PIECES = re.compile(rf"{_QUOTED}|[^'\",]+|.", re.DOTALL)
 _ADDRESSES = re.compile(rf"{_QUOTED}|(?P<address>[A-Za-z][\w+.-]*://[^\s'\"{{}}\[\](),\\]*)")
 _PRIOR = re.compile(
     rf"tag\((?P<rest>.*),\s*prior\s*=\s*(?:(?P<quoted>{_QUOTED})|(?P<plain>[^,()'\"\s]+))\s*\)\s*$", re.DOTALL
-)
-_CALL_OF_NUMBERS = re.compile(
-    r"while evaluating '(?P<name>interval|range)\(.*(mismatch type|missing a required|too many positional)"
 )
 PRIOR = "prior="
 """begins the tag of a sweep that holds its prior"""
@@ -83,17 +79,7 @@ def read_override(override: str) -> Override:
     key, equals, value = override.partition("=")
     if not override.strip():
         raise UserError("an argument is empty; leave it out")
-    if override.startswith("@"):
-        raise UserError(
-            f"{override}: files of arguments are not read; write xargs -a {override[1:]} and the command behind it, or "
-            "--rerun RUN for those of a run"
-        )
     if not equals and not override.startswith("~"):
-        if override.lower().endswith(_CONFIGURATIONS):
-            raise UserError(
-                f"{override} is a configuration file; write its keys to my/experiment/NAME.yaml and give "
-                "--config-dir my experiment=NAME"
-            )
         if os.path.isfile(os.path.expanduser(override)):
             raise UserError(
                 f"{override} is a file, but its key is missing; write input={override} for rows to predict, "
@@ -101,8 +87,6 @@ def read_override(override: str) -> Override:
             )
         if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isdir(override):
             raise UserError(f"{override}: the key is missing; write KEY={override}, as run={override} for a run")
-        if re.fullmatch(r"[a-z_.]+:[^/]+", override):
-            raise UserError(f"{override} has no =; write {override.replace(':', '=', 1)}")
         # The name of a group may have a slash too.
         run = f", or run={override} for a run" if "/" in override else ""
         raise UserError(f"{override}: the value is missing; write {override}=VALUE{run}")
@@ -126,41 +110,22 @@ def grammar_problem(override: str, error: Exception) -> str:
     function = value.partition("(")[0]
     if value.endswith(")") and (meant := key_elsewhere(f"{function}()")) is not None:
         return f"{override}: unknown function {function}; {meant}"
-    if value.rstrip().endswith(","):
-        return (
-            f"{override} ends in a comma; remove the comma, add the next value ({override}VALUE), or quote a text that "
-            f"ends in one: '{key}=\"{value}\"'"
-        )
-    if not _is_closed(value):
-        remedy = "close its brackets, and quote the whole for the shell"
-    elif re.match(r"\{\s*['\"]", value) or re.search(r",\s*(['\"]).*?\1\s*:", value):
-        remedy = (
-            f"write the keys of a dictionary without quotes, as in '{key}={{head.*: 1e-3}}'; a key with characters "
-            "other than letters, digits and . _ - * ? goes into a YAML file"
-        )
-    elif value.startswith(("{", "[")):
-        example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
-        remedy = (
-            "quote the words with special characters inside the brackets, and quote the whole in other quotes for the "
-            f"shell, as in '{key}={example}'; in a key write \\= for ="
-        )
-    elif value.endswith(")"):
-        remedy = f"correct it or, if a text is meant, quote it for the shell and for Hydra: {_quoted_twice(key, value)}"
-    else:
-        remedy = f"quote the value for the shell and for Hydra: {_quoted_twice(key, value)}"
     # Hydra's parser ends with the names of all symbols that it expected.
     said = said_of(error).partition(" expecting ")[0]
-    if (call := _CALL_OF_NUMBERS.search(said)) is not None:
-        if call["name"] == "interval":
-            needs = f"interval needs two numbers, as in '{key}=interval(0.1,0.5)'"
-        else:
-            needs = f"range needs numbers, as in '{key}=range(1,5)'"
-        remedy = f"{needs}; for a list of texts write '{key}=choice(a,b)'"
-    if value.startswith("choice(") and "NoneType" in said:
+    if function == "choice" and "NoneType" in said:
         # Hydra's function takes no null, its list of values does.
         return f"{override}: choice takes no null; write the values without it, as in '{key}={value[7:].rstrip(')')}'"
-    if said.startswith("positional argument follows"):
-        remedy = "write arguments with a name after the others, as in tag(log, interval(1e-4,1e-2), prior=1e-3)"
+    if not _is_closed(value):
+        remedy = "close its brackets, and quote the whole for the shell"
+    elif value.startswith(("{", "[")):
+        remedy = (
+            "quote the whole for the shell, and inside it words with special characters in other quotes, but no keys: "
+            f"'{key}={{head.*: \"a=b\"}}'"
+        )
+    elif value.endswith(")"):
+        remedy = f"correct it, as in '{key}=interval(0.1,0.5)', or quote a text twice: {_quoted_twice(key, value)}"
+    else:
+        remedy = f"quote the value for the shell and for Hydra: {_quoted_twice(key, value)}"
     return f"{override} cannot be read: {said}; {remedy}"
 
 

@@ -42,12 +42,11 @@ from nlu.config.entry.flags import (
     installed_command,
     read_command_line,
 )
-from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
+from nlu.config.entry.grid import current_grid, is_submitted, job_name, print_end, status_of
 from nlu.config.entry.guard import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
 from nlu.config.resolving import resolve, without_hydra
-from nlu.config.submitted import is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
 

@@ -25,7 +25,6 @@ from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
 from nlu.config.resolving import as_given, without_hydra
 from nlu.config.stopping import STOPPED
-from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
 
 EXIT_LOST = 1
@@ -34,6 +33,28 @@ RECORD = "config.yaml"
 """The file by which a run folder is recognized."""
 Check = Callable[[DictConfig], Mapping[str, object]]
 """Returns a composed configuration as plain containers, or raises UserError with all its problems."""
+
+
+class JobLost(RuntimeError):
+    """A job ended without a result: its node went down, it was cancelled, or the queue has forgotten it."""
+
+
+@dataclass
+class ElsewhereReturn(JobReturn):
+    """The result of a job that ran elsewhere and wrote no JobReturn."""
+
+    number: int = 0
+    folder: str = ""
+
+
+def raised_in(job: JobReturn) -> object:
+    """Return the error of a failed job. The public property (read in Hydra 1.4.0rc3) prints a line and raises it."""
+    return job._return_value
+
+
+def is_submitted() -> bool:
+    """Return whether this process is a job of submitit."""
+    return os.environ.get("SUBMITIT_EXECUTOR") in ("local", "slurm")
 
 
 @dataclass

@@ -38,25 +38,6 @@ def test_the_values_of_a_sweep_stay_several() -> None:
     assert parsed.is_sweep_override() and list(parsed.sweep_string_iterator()) == ['"一.csv"', '"二.csv"', "three.csv"]
 
 
-@pytest.mark.parametrize("written", ['{"head.*": 1e-3}', "{'head.*': 1e-3}", '{a: 1, "head.*": 1}'])
-def test_a_quoted_key_of_a_dictionary_is_answered_with_one_without_quotes(written: str) -> None:
-    with pytest.raises(
-        UserError, match=r"write the keys of a dictionary without quotes, as in 'a.b=\{head.\*: 1e-3\}';"
-    ):
-        read_override(f"a.b={written}")
-
-
-@pytest.mark.parametrize("written", ["interval(a,b)", "tag(log,interval(1e-4,b))", "interval(1)", "interval(1,2,3)"])
-def test_an_interval_of_anything_but_two_numbers_is_answered_with_one_of_numbers(written: str) -> None:
-    with pytest.raises(UserError) as raised:
-        read_override(f"optimizer.lr={written}")
-    remedy = str(raised.value).split("; ", 1)[1]
-    assert remedy == (
-        "interval needs two numbers, as in 'optimizer.lr=interval(0.1,0.5)'; for a list of texts write "
-        "'optimizer.lr=choice(a,b)'"
-    )
-
-
 def test_null_among_the_values_of_choice_is_answered_with_a_list_that_hydra_reads() -> None:
     with pytest.raises(UserError) as raised:
         read_override("loss.class_weights=choice(null,inverse_frequency)")

@@ -6,7 +6,7 @@ import pytest
 from submitit.core.utils import UncompletedJobError
 
 from nlu.config import stopping
-from nlu.config.submitted import run_while_time_lasts
+from nlu.jobs.requeue import run_while_time_lasts
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Jobs of a queue: refused and lost ones, and jobs whose time is up.
+"""A job of submitit whose time is up saves its state and is queued again; jobs that were refused or lost.
 
 This module contains everything that depends on submitit's internals, read in 1.5.4: the names of its errors, by which
 they are recognized without an import, the signal that it sends, and the file with the result of a job. If one of these
@@ -9,12 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from hydra.core.utils import JobReturn
-
 from nlu.config import stopping
+from nlu.config.entry.grid import is_submitted
 
 LAST_WORD_S = 3.0
 """Longest time in which a process that failed writes its error."""
@@ -23,26 +21,9 @@ LOST_MAX = 5
 LOST = "UncompletedJobError"
 
 
-class JobLost(RuntimeError):
-    """A job ended without a result: its node went down, it was cancelled, or the queue has forgotten it."""
-
-
-@dataclass
-class ElsewhereReturn(JobReturn):
-    """The result of a job that ran elsewhere and wrote no JobReturn."""
-
-    number: int = 0
-    folder: str = ""
-
-
-def raised_in(job: JobReturn) -> object:
-    """Return the error of a failed job. The public property (read in Hydra 1.4.0rc3) prints a line and raises it."""
-    return job._return_value
-
-
 def refusal_of(error: BaseException | None) -> str | None:
     """Return the message with which sbatch or a similar command refused a job; None for other errors."""
-    # Imported late: every command imports this module, and subprocess takes as long as reading all signatures.
+    # Imported late: every command imports this module.
     import subprocess
 
     cause = error.__cause__ if error is not None else None
@@ -50,11 +31,6 @@ def refusal_of(error: BaseException | None) -> str | None:
         return None
     lines = (cause.stderr or "").strip().splitlines()
     return lines[-1] if lines else str(cause)
-
-
-def is_submitted() -> bool:
-    """Return whether this process is a job of submitit."""
-    return os.environ.get("SUBMITIT_EXECUTOR") in ("local", "slurm")
 
 
 def was_lost(error: BaseException | None) -> bool:
