@@ -126,7 +126,6 @@ class LoraLinear(nn.Module):
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (..., O), or, for a layer of nlu, only the output features `outputs`."""
-        # `padded_dropout` replaces F.dropout for the padded rows of transformers' layers.
         kept = self.dropout(input) if input.dim() == 2 else F.dropout(input, self.dropout.probability, self.training)
         # `Linear` takes (rows, features); transformers' layers have padded sequences.
         rows = self.down(kept.reshape(-1, input.shape[-1]))

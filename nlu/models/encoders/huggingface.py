@@ -4,7 +4,6 @@ Axes: T tokens of all sequences, S sequences, L the longest, D width.
 """
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -33,7 +32,8 @@ from nlu.models.formats.sentence_folder import (
     require_computed,
 )
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
-from nlu.models.layers.recomputing import Modes, contexts, padded_modes, recompute_layers
+from nlu.models.layers.recomputing import contexts, recompute_layers
+from nlu.models.layers.repeatable import repeatable_attention
 
 
 @takes(schemas.HuggingFace)
@@ -78,10 +78,9 @@ class HuggingFace(nn.Module):
         self.pooling_module = pooling_module(self.pooling, self.after.pooled_layers, self.width, layers, sd)
         self.dense = dense_layers(self.after)
         self.pads = True
-        self._modes: Modes = nullcontext
         """of the pass that is running"""
         if keys.gradient_checkpointing:
-            recompute_layers(self.inner, self._contexts)
+            recompute_layers(self.inner, partial(contexts, repeatable_attention))
 
     def settings(self) -> dict[str, object]:
         """What config.json of a checkpoint holds."""
@@ -133,8 +132,7 @@ class HuggingFace(nn.Module):
         inputs = self._inputs(x_TD, batch, real_SL, place_T)
         found = Encoded()
         of_layers = pooled and self.pooling == "layers"
-        self._modes = partial(padded_modes, longest)
-        with self._modes():
+        with repeatable_attention():
             if inside is None:
                 output = self.inner(**inputs, **({"output_hidden_states": True} if of_layers else {}))
             else:
@@ -157,9 +155,6 @@ class HuggingFace(nn.Module):
             found.pooled_SD = self.dense(found.pooled_SD)
         found.pooled_SD = finished(found.pooled_SD, self.after, self.layout)
         return found
-
-    def _contexts(self) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-        return contexts(self._modes)
 
     def _of_layers(self, output: Any) -> list[Tensor]:
         """Return the vectors of tokens after each layer of `pooled_layers`, (S, L, D) each."""

@@ -5,12 +5,11 @@ of random numbers, a function of (seed, step, example, index of the sequence in 
 the order of their calls. So masks depend neither on ranks nor on micro-batches nor on padding. Outside of a step, and
 on an accelerator, where drawing on the host would cost more than all else, torch's own dropout is used.
 
-The models of transformers draw from these streams too, where a tensor has padded sequences: (S, L, D) for hidden states
-and (S, H, L, L) for attention; S sequences, L the longest, D width, H heads. Other calls stay torch's.
+The models of transformers draw from torch's generator, which is seeded for each micro-batch of a rank.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nlu.data.collate import Batch
 from nlu.data.seeds import GOLDEN, mixed, stable_seed
@@ -140,60 +138,3 @@ def _mask(bits: np.ndarray, probability: float, dtype: torch.dtype) -> Tensor:
     signed, unsigned = (torch.int32, np.uint32) if dtype == torch.float32 else (torch.int16, np.uint16)
     factor = torch.tensor(1 / (1 - probability), dtype=dtype).view(signed).item()
     return torch.from_numpy(np.multiply(kept, unsigned(factor), dtype=unsigned)).view(dtype)
-
-
-def padded_dropout(longest: int) -> AbstractContextManager[object]:
-    """Return a context in which dropout in other libraries draws from the streams; `longest` tokens with padding."""
-    return nullcontext() if _active is None else _DropoutMode(_active, longest)
-
-
-_ARGUMENTS: dict[object, tuple[str, ...]] = {
-    F.dropout: ("input", "p", "training", "inplace"),
-    F.scaled_dot_product_attention: ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
-}
-
-
-class _DropoutMode(TorchFunctionMode):
-    def __init__(self, streams: Noise, longest: int):
-        super().__init__()
-        self._streams, self._longest = streams, longest
-
-    def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        names = _ARGUMENTS.get(func)
-        if names is None:
-            return func(*args, **(kwargs or {}))
-        named = dict(zip(names, args, strict=False)) | dict(kwargs or {})
-        probability = named.get("p", 0.5) if named.get("training", True) else 0.0
-        # A tensor of another shape belongs to no known sequence, so its mask cannot depend on one.
-        if func is F.dropout and probability and self._is_known(named["input"].shape):
-            return self._dropped(named["input"], probability)
-        # With grouped queries, key and value have fewer heads than the query, which `_attend` does not repeat.
-        if func is F.scaled_dot_product_attention and named.get("dropout_p") and not named.get("enable_gqa"):
-            if self._is_known((*named["query"].shape[:-1], named["key"].shape[-2])):
-                return self._attend(**named)
-        return func(**named)
-
-    def _is_known(self, shape: tuple[int, ...]) -> bool:
-        lengths = {3: shape[1:2], 4: shape[2:4]}.get(len(shape))
-        return lengths is not None and shape[0] == len(self._streams.lengths) and set(lengths) == {self._longest}
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, **options: Any) -> Tensor:
-        """Compute torch's scaled_dot_product_attention, which lacks a fused CPU kernel with dropout."""
-        scale, mask = options.get("scale") or query.shape[-1] ** -0.5, options.get("attn_mask")
-        scores = query @ key.mT * scale
-        if options.get("is_causal"):
-            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-        # A row without keys is zero, as in torch.
-        weights = scores.softmax(-1).masked_fill(scores.isneginf().all(-1, keepdim=True), 0)
-        return self._dropped(weights, dropout_p).to(value.dtype) @ value
-
-    def _dropped(self, input: Tensor, probability: float) -> Tensor:
-        """Return the input after dropout. Random numbers are drawn only for tokens; padding is kept, but scaled."""
-        is_own_SL = np.arange(self._longest) < np.array(self._streams.lengths)[:, None]
-        is_own = is_own_SL[:, :, None] if input.dim() == 3 else is_own_SL[:, None, :, None] & is_own_SL[:, None, None]
-        is_own = np.broadcast_to(is_own, input.shape)
-        bits = np.full(input.shape, STEPS - 1, np.uint16)
-        bits[is_own] = self._streams.bits(is_own.reshape(len(is_own), -1).sum(1).tolist())
-        return input * _mask(bits, probability, input.dtype)

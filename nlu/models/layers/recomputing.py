@@ -5,16 +5,15 @@ numbers and autocast; the streams of `nlu.models.layers.dropout`, and modes of t
 restored here, so the gradient has the same bits.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nlu.config.errors import UserError
-from nlu.models.layers.dropout import active, drawing_from, padded_dropout
-from nlu.models.layers.repeatable import repeatable_attention
+from nlu.models.layers.dropout import active, drawing_from
 
 Modes = Callable[[], AbstractContextManager[object]]
 """returns the context of the modes in which a layer is computed"""
@@ -52,13 +51,6 @@ class _Again:
     def __exit__(self, *of_error: object) -> None:
         # torch ends a repetition by an exception once it has all tensors.
         self._entered.pop().close()
-
-
-@contextmanager
-def padded_modes(longest: int) -> Iterator[None]:
-    """Replace attention and dropout of transformers in a batch that is padded to `longest` tokens."""
-    with repeatable_attention(), padded_dropout(longest):
-        yield
 
 
 def recompute_layers(inner: Any, context_fn: Callable[[], object]) -> None:

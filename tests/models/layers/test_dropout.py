@@ -1,17 +1,13 @@
 """Dropout and its streams of random numbers: what a sequence gets depends neither on its batch nor on what pads it."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from nlu.data.collate import Batch
 from nlu.data.seeds import stable_seed
 from nlu.models.layers.attention import attention_over
-from nlu.models.layers.dropout import Dropout, Noise, active, drawing_from, dropout, padded_dropout
+from nlu.models.layers.dropout import Dropout, Noise, active, drawing_from, dropout
 
 LENGTHS = {7: 2, 3: 5, 9: 5, 4: 11}
 """tokens by example"""
@@ -201,51 +197,3 @@ def test_the_module_drops_only_while_training() -> None:
     assert not torch.equal(module(values), values)
     assert module.eval()(values) is values
     assert dropout(values, 0.0) is values
-
-
-@pytest.mark.parametrize("shape", ["hidden", "attention", "weights"])
-def test_dropout_of_another_library_has_the_same_masks_with_any_padding(shape: str) -> None:
-    torch.manual_seed(0)
-    values = {example: torch.randn(2, length, 4) for example, length in LENGTHS.items()}
-
-    def drop(*examples: int) -> dict[int, torch.Tensor]:
-        longest = max(LENGTHS[each] for each in examples)
-        padded_SHLE = torch.stack([F.pad(values[each], (0, 0, 0, longest - LENGTHS[each])) for each in examples])
-        is_real_S11L = torch.tensor([[place < LENGTHS[each] for place in range(longest)] for each in examples])
-        with drawing_from(noise(*examples)), padded_dropout(padded_SHLE.shape[2]):
-            if shape == "hidden":
-                found = torch.nn.Dropout(0.5)(padded_SHLE[:, 0])[:, None]
-            elif shape == "weights":
-                weights = (padded_SHLE @ padded_SHLE.mT).masked_fill(~is_real_S11L[:, None, None], -torch.inf)
-                found = F.dropout(weights.softmax(-1), p=0.5, training=True) @ padded_SHLE
-            else:
-                found = F.scaled_dot_product_attention(
-                    padded_SHLE, padded_SHLE, padded_SHLE, attn_mask=is_real_S11L[:, None, None], dropout_p=0.5
-                )
-        return {each: found[place, :, : LENGTHS[each]] for place, each in enumerate(examples)}
-
-    together = drop(7, 3, 9, 4)
-    for examples in ((3,), (9, 4)):
-        for example, found in drop(*examples).items():
-            torch.testing.assert_close(found, together[example])
-    assert not torch.allclose(together[3], drop(7, 9)[9])
-
-
-def test_attention_of_another_library_has_its_mean_and_without_dropout_its_values() -> None:
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 3, 5, 4).unbind(0)
-    streams: Any = SimpleNamespace(lengths=[5, 5], bits=lambda counts: np.full(sum(counts), 2**16 - 1, np.uint16))
-    masks: list[Any] = [
-        {},
-        {"is_causal": True},
-        {"attn_mask": torch.ones(5, 5).tril().bool()},
-        {"attn_mask": torch.randn(5, 5)},
-        {"scale": 0.1},
-    ]
-    for options in masks:
-        expected = F.scaled_dot_product_attention(query, key, value, **options)
-        with drawing_from(streams), padded_dropout(5):
-            # Nothing is below the bound, so nothing is dropped and only the scale remains.
-            found = F.scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
-            assert torch.equal(F.scaled_dot_product_attention(query, key, value, **options), expected)
-        torch.testing.assert_close(found, 2 * expected)

@@ -46,6 +46,8 @@ def kept_bytes(model: Any, batch: Any, **asked: Any) -> tuple[int, Tensor]:
     layers = [module for module in model.modules() if type(module).__name__ in ("Layer", "BertLayer")]
     handles = [layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for layer in layers]
     model.zero_grad()
+    # The generator from which transformers draws.
+    torch.manual_seed(1)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), drawing_from(Noise(1, 1, batch)):
         found = model.encode(model.embed(batch), batch, tokens=True, **asked)
         for tensor in inputs:
