@@ -114,7 +114,7 @@ def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
     passes = run.stepper.passes
     part, micro_batches, _ = run.rows(step + 1)
     shares = passes.shares(part, micro_batches, 0)
-    counts, _, _ = passes.count(shares, False)
+    counts, _ = passes.count(shares, False)
     passes.model.train()
     passes.run(shares, {name: passes.weights[name] / max(1, count) for name, count in counts.items()}, 1)
     return {name: one.grad.clone() for name, one in passes.model.named_parameters() if one.grad is not None}
