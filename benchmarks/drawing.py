@@ -1,252 +1,247 @@
-"""Mistakes of one place in a file, found in its syntax tree; drawn with a seed.
+"""Mistakes of one place in a file, found in its syntax tree and drawn with a seed.
 
-A site is a place in the text with what may stand there instead. Sites are found for comparisons, boolean operators,
-calls and guards that are left out, arguments and statements that change places, constants, keys, axes, defaults of
-parameters and arithmetic. Not changed is what no test of behaviour should see: docstrings, annotations, what only type
-checkers read, errors' and logs' texts, log.debug, assertions, of which zip's strict=True is one, and what stands in
-f-strings, whose positions Python 3.11 does not know.
+Not changed is what no test of behaviour should see: docstrings, annotations, errors' and logs' texts, assertions, of
+which zip's strict=True is one, and f-strings, whose positions Python 3.11 does not know.
 """
 
 import ast
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-import operators
-from operators import Change, Text
+COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+EXEMPT = ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr
+TEXTS = ast.JoinedStr | ast.List | ast.Tuple
+LOGS = ("log", "logger", "warnings")
+SYMMETRIC = ("max", "min", "maximum", "minimum", "equal", "allclose", "samefile", "gcd")
+NOT_NUMBERS = re.compile(r".*(path|folder|dir\b|root|file|place|parent).* / |.* \| ([A-Z]|(str|int|float|bool)\b)")
+"""paths that are joined, and unions of types"""
+Change = tuple[str, ast.AST, ast.AST, str | None]
+"""the kind, the first and last node of a place, and what stands there instead; None: the two change places"""
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Mutation:
-    """One mistake."""
+class Mistake:
+    """A place in a file, and what stands there instead."""
 
     file: str
     kind: str
-    line: int
-    before: str
-    """the lines that it touches, as one line"""
-    after: str
-    content: str
-    """the whole file with the mistake"""
-    span: tuple[int, int]
+    text: bytes
+    start: int
+    end: int
+    instead: bytes
+    span: Span
     """the first and last of the lines that a test must run to meet it"""
-    names: tuple[str, ...] | None
-    """what its statement binds where it runs when the module is imported; None in functions"""
+
+    @property
+    def content(self) -> str:
+        """The whole file with the mistake."""
+        return (self.text[: self.start] + self.instead + self.text[self.end :]).decode()
+
+    @property
+    def line(self) -> int:
+        return self.text.count(b"\n", 0, self.start) + 1
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The lines that it touches, each time as one line: before and after."""
+        head, tail = self.text.rfind(b"\n", 0, self.start) + 1, (self.text + b"\n").find(b"\n", self.end)
+        changed = self.text[head : self.start] + self.instead + self.text[self.end : tail]
+        before, after = (" ".join(each.decode().split()) for each in (self.text[head:tail], changed))
+        return before, after
 
     @property
     def key(self) -> str:
-        return f"{self.file}:{self.line}: {self.before} -> {self.after}"
-
-    @property
-    def package(self) -> str:
-        return package_of(self.file)
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place, and what may stand there instead."""
-
-    file: str
-    text: str
-    kind: str
-    start: int
-    end: int
-    choices: tuple[str, ...]
-    span: tuple[int, int]
-    names: tuple[str, ...] | None
-
-    def mutation(self, choice: str) -> Mutation:
-        """Return the mistake that puts `choice` there."""
-        first, last = self.text.rfind("\n", 0, self.start) + 1, self.text.find("\n", self.end)
-        last = len(self.text) if last < 0 else last
-        before, after = self.text[first : self.start], self.text[self.end : last]
-        return Mutation(
-            self.file, self.kind, self.text.count("\n", 0, self.start) + 1,
-            " ".join(self.text[first:last].split()), " ".join(f"{before}{choice}{after}".split()),
-            self.text[: self.start] + choice + self.text[self.end :], self.span, self.names,
-        )  # fmt: skip
-
-    @cached_property
-    def mutations(self) -> list[Mutation]:
-        return [self.mutation(choice) for choice in self.choices]
+        return f"{self.file}:{self.line}: {' -> '.join(self.lines)}"
 
 
 def package_of(file: str) -> str:
-    """Return what a file is counted with: a folder of nlu/, the commands directly in it, or all launchers."""
+    """Return what a file is counted with: a folder of nlu/, the files directly in it, or all launchers."""
     top, *others = file.split("/")
-    return top if top == "launchers" else others[0] if len(others) > 1 else "commands"
+    return others[0] if top == "nlu" and len(others) > 1 else top
 
 
-class Finder:
-    """Finds the sites of one file."""
+def mistakes_in(file: str, content: str) -> list[list[Mistake]]:
+    """Return what may be wrong in a file: a list for each place, in the order of the text."""
+    text = content.encode()
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
 
-    def __init__(self, file: str, content: str):
-        self._file, self._text = file, Text(content)
-        self._span: tuple[int, int] = (1, 1)
-        self._names: tuple[str, ...] | None = ()
-        self.sites: dict[tuple[int, int], Site] = {}
-        self.visit(ast.parse(content))
+    def place(node: ast.AST) -> tuple[int, int]:
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
-    def _add(self, changes: Iterator[Change]) -> None:
-        for change in changes:
-            if change.choices:
-                # A number that is an axis is found as an axis first, by the call that it stands in.
-                self.sites.setdefault(
-                    (change.start, change.end),
-                    Site(
-                        self._file, self._text.content, change.kind, change.start, change.end, change.choices,
-                        self._span, self._names,
-                    ),
-                )  # fmt: skip
-
-    @contextmanager
-    def _within(self, span: tuple[int, int], names: tuple[str, ...] | None) -> Iterator[None]:
-        before = self._span, self._names
-        self._span, self._names = span, names
-        try:
-            yield
-        finally:
-            self._span, self._names = before
-
-    def visit(self, node: ast.AST) -> None:
-        if operators.is_exempt(node):
-            return
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            self._visit_function(node)
-        elif isinstance(node, ast.ClassDef):
-            self._visit_all([*operators.decorators(node), *node.body])
-        elif isinstance(node, ast.stmt):
-            with self._within(header(node), self._names if self._names is None else bound(node)):
-                self._visit_here(node)
-        else:
-            self._visit_here(node)
-
-    def _visit_here(self, node: ast.AST) -> None:
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(body := getattr(node, name, None), list):
-                self._visit_neighbours(body)
-        if operators.is_log_call(node):
-            return
-        self._add(operators.changes(node, self._text))
-        if operators.is_negative(node):
-            return
-        self._visit_all(child for name, child in children(node) if name not in ("annotation", "returns"))
-
-    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        inside = (node.body[0].lineno, node.end_lineno or node.lineno)
-        with self._within(inside, None):
-            for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
-                self._add(operators.defaults(default, self._text))
-                self.visit(default)
-            self._visit_all(operators.decorators(node))
-            self._visit_neighbours(node.body)
-            self._visit_all(node.body)
-
-    def _visit_neighbours(self, body: Sequence[ast.stmt]) -> None:
-        for first, second in pairwise(body):
-            with self._within((first.lineno, second.end_lineno or second.lineno), self._names):
-                self._add(operators.swapped_statements(first, second, self._text))
-
-    def _visit_all(self, nodes: Iterator[ast.AST] | Sequence[ast.AST]) -> None:
-        for node in nodes:
-            self.visit(node)
+    found: dict[tuple[int, int], list[Mistake]] = {}
+    for (kind, first, last, new), span in changes_below(ast.parse(content), (1, 1)):
+        (start, first_end), (second, end) = place(first), place(last)
+        instead = text[second:end] + text[first_end:second] + text[start:first_end] if new is None else new.encode()
+        found.setdefault((start, end), []).append(Mistake(file, kind, text, start, end, instead, span))
+    return [found[each] for each in sorted(found)]
 
 
-def children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the nodes directly in a node, with the names of their fields."""
-    for name, value in ast.iter_fields(node):
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
-                yield name, child
+def draw(sources: Mapping[str, str], count: int, seed: int) -> list[Mistake]:
+    """Return that many mistakes, at different places: a function of the seed and the files.
+
+    A package is drawn by its number of lines, then a place in it, then what is wrong there.
+    """
+    pools: dict[str, list[list[Mistake]]] = {}
+    lines: dict[str, int] = {}
+    for file in sorted(sources):
+        pools.setdefault(package_of(file), []).extend(mistakes_in(file, sources[file]))
+        lines[package_of(file)] = lines.get(package_of(file), 0) + sources[file].count("\n")
+    generator, drawn = random.Random(seed), []
+    while len(drawn) < count and any(pools.values()):
+        left = [package for package in pools if pools[package]]
+        (package,) = generator.choices(left, [lines[name] for name in left])
+        mistake = generator.choice(pools[package].pop(generator.randrange(len(pools[package]))))
+        # A mistake that is a syntax error would be found by any import, so it says nothing of the tests.
+        if is_another_program(mistake.content, sources[mistake.file]):
+            drawn.append(mistake)
+    return drawn
 
 
-def header(node: ast.stmt) -> tuple[int, int]:
-    """Return the first and last line of a statement, without those of the statements in it."""
-    body = getattr(node, "body", None)
-    last = body[0].lineno - 1 if body and isinstance(body, list) else node.end_lineno or node.lineno
-    return node.lineno, max(node.lineno, last)
-
-
-def bound(node: ast.stmt) -> tuple[str, ...]:
-    """Return the names that a statement binds."""
-    return tuple(
-        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    )  # fmt: skip
-
-
-def find_sites(file: str, content: str) -> list[Site]:
-    """Return the sites of a file, in their order in the text."""
-    return sorted(Finder(file, content).sites.values(), key=lambda site: (site.start, site.end))
-
-
-def runs(mutation: Mutation, right: str) -> bool:
-    """Whether Python can read the file with the mistake, and reads something else than without."""
+def is_another_program(content: str, right: str) -> bool:
     try:
-        return tree(mutation.content) != tree(right)
+        return ast.dump(ast.parse(content)) != ast.dump(ast.parse(right))
     except SyntaxError:
         return False
 
 
-@lru_cache(maxsize=8)
-def tree(content: str) -> str:
-    return ast.dump(ast.parse(content))
+def changes_below(node: ast.AST, span: Span) -> Iterator[tuple[Change, Span]]:
+    """Yield what may be wrong with a node and all in it, with the lines that must run."""
+    if is_exempt(node) or is_log(node):
+        return
+    body = getattr(node, "body", None)
+    if isinstance(node, ast.stmt):
+        span = node.lineno, max(node.lineno, body[0].lineno - 1 if body else node.end_lineno or 0)
+    yield from ((change, span) for change in changes(node))
+    for first, second in pairwise(body if isinstance(body, list) else []):
+        if is_effect(first) and is_effect(second):
+            yield ("swapped statements", first, second, None), (first.lineno, second.end_lineno or 0)
+    if number_of(node) is not None:
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        # A default is met by those who run the function.
+        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
+            yield from changes_below(default, (node.body[0].lineno, node.end_lineno or 0))
+    is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    annotation = getattr(node, "annotation", None)
+    for each in node.body if is_named else ast.iter_child_nodes(node):
+        if each is not annotation:
+            yield from changes_below(each, span)
 
 
-def draw(sources: Mapping[str, str], count: int, seed: int) -> list[Mutation]:
-    """Return that many mutations of files, by path: a function of the seed and the files.
-
-    A package is drawn by its number of lines, then a site of it, then what stands there instead. No site is drawn
-    twice, and the first of many are those that fewer would be.
-    """
-    pools: dict[str, list[Site]] = {}
-    lines: dict[str, int] = {}
-    # Sorted, so that a seed draws the same mistakes on every machine.
-    for file in sorted(sources):
-        package = package_of(file)
-        pools.setdefault(package, []).extend(find_sites(file, sources[file]))
-        lines[package] = lines.get(package, 0) + sources[file].count("\n")
-    generator, drawn = random.Random(seed), []
-    while len(drawn) < count:
-        left = [package for package in pools if pools[package]]
-        if not left:
-            break
-        # By lines, not by sites: a package with many constants has many sites, but no more mistakes of programmers.
-        (package,) = generator.choices(left, [lines[name] for name in left])
-        site = pools[package].pop(generator.randrange(len(pools[package])))
-        mutation = site.mutation(generator.choice(site.choices))
-        # A mistake that is a syntax error would be found by any import, so it says nothing of the tests.
-        if runs(mutation, sources[mutation.file]):
-            drawn.append(mutation)
-    return drawn
+def is_exempt(node: ast.AST) -> bool:
+    match node:
+        case ast.keyword(arg="strict", value=ast.Constant(value=True)) | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="debug"))):
+            return is_log(node.value)
+        case ast.If():
+            return "TYPE_CHECKING" in ast.dump(node.test) or "__name__" in ast.dump(node.test)
+    return isinstance(node, EXEMPT)
 
 
-@dataclass(frozen=True)
-class Equivalent:
-    """A mistake that changes nothing that anyone could see, and why."""
-
-    file: str
-    before: str
-    after: str
-    argument: str
-
-    def is_of(self, mutation: Mutation) -> bool:
-        return (self.file, self.before, self.after) == (mutation.file, mutation.before, mutation.after)
+def is_log(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+            return name.strip("_").lower() in LOGS
+    return False
 
 
-def unfit(equivalents: Sequence[Equivalent], sources: Mapping[str, str]) -> list[Equivalent]:
-    """Return those that fit no site any more, or lack an argument."""
-    possible = {
-        (mutation.file, mutation.before, mutation.after)
-        for file in {entry.file for entry in equivalents} & sources.keys()
-        for site in find_sites(file, sources[file])
-        for mutation in site.mutations
-    }
-    return [
-        entry
-        for entry in equivalents
-        if (entry.file, entry.before, entry.after) not in possible or not re.search(r"\w+ \w+", entry.argument)
-    ]
+def is_effect(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not is_log(node.value)
+
+
+def changes(node: ast.AST) -> Iterator[Change]:
+    """Yield what may be wrong with a node itself."""
+
+    def becomes(kind: str, new: ast.AST) -> Change:
+        return kind, node, node, f"({ast.unparse(new)})"
+
+    match node:
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            for place, operator in enumerate(operators):
+                for other in COMPARISONS[type(operator)]:
+                    changed = [*operators[:place], other(), *operators[place + 1 :]]
+                    yield becomes("comparison", ast.Compare(left, changed, others))
+        case ast.BoolOp(op=operator, values=values):
+            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield becomes("boolean operator", ast.BoolOp(other, values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield becomes("dropped not", operand)
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if number_of(node) is None:
+            yield becomes("arithmetic", operand)
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            yield "dropped call", node, node, "pass"
+        case ast.If(test=test, body=[*_, ast.Raise() | ast.Return() | ast.Continue() | ast.Break()]):
+            # A name that the condition binds would be missing afterwards, which any run notices.
+            if ":=" not in ast.unparse(test):
+                yield "dropped guard", test, test, "False"
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            name = ast.unparse(function).rpartition(".")[2]
+            named = [each.value for each in keywords if each.arg]
+            for one, two in [*pairwise(arguments), *pairwise(named)] if name not in SYMMETRIC else []:
+                # What is of another kind is of another type mostly, which any run refuses.
+                if type(one) is type(two):
+                    yield "swapped arguments", one, two, None
+            if name in ("get", "pop", "setdefault"):
+                yield from keys(arguments[:1])
+        case ast.Subscript(slice=key):
+            yield from keys([key])
+        case ast.Dict(keys=names):
+            yield from keys(names)
+        case ast.BinOp(left=left, op=operator, right=right) if is_arithmetic(node):
+            yield becomes("arithmetic", ast.BinOp(left, ARITHMETIC[type(operator)](), right))
+        case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in ARITHMETIC:
+            other = ast.AugAssign(target, ARITHMETIC[type(operator)](), value)
+            yield "arithmetic", node, node, ast.unparse(other)
+            yield "arithmetic", node, node, f"{ast.unparse(target)} = {ast.unparse(value)}"
+        case ast.Constant() | ast.UnaryOp():
+            for other in other_numbers(number_of(node)):
+                yield "constant", node, node, repr(other)
+
+
+def number_of(node: ast.AST) -> float | None:
+    match node:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+    return None
+
+
+def other_numbers(number: float | None) -> list[float]:
+    match number:
+        case bool():
+            return [not number]
+        case int():
+            return [number + 1, number - 1] if number else [1]
+        case float():
+            return [number * 2 or 1.0]
+    return []
+
+
+def keys(nodes: list[ast.expr | None]) -> Iterator[Change]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield "key", node, node, repr(f"{node.value}_")
+
+
+def is_arithmetic(node: ast.BinOp) -> bool:
+    """Not of texts, paths and unions of types, which any run that meets them would refuse."""
+    for each in (node.left, node.right):
+        if isinstance(each, TEXTS) or isinstance(getattr(each, "value", None), str):
+            return False
+    return type(node.op) in ARITHMETIC and not NOT_NUMBERS.match(ast.unparse(node))
