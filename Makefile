@@ -58,14 +58,14 @@ test-contracts: $(VENV)/.dev
 	$(BIN)/python --version
 	$(PYTEST) $(CONTRACTS)
 
-bench: $(VENV)/.bench ## measure speed against peers in full (45 minutes), and write benchmarks/RESULTS.md
-	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
+bench: $(VENV)/.bench ## measure speed against peers in full (30 minutes), and write outputs/bench.md
+	$(BIN)/python benchmarks/all.py --write outputs/bench.md
 
 bench-quick: $(VENV)/.bench ## print the main ratios (3 to 6 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
 
 bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so if there is none
-	$(BIN)/python benchmarks/cuda.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/cuda.py
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .

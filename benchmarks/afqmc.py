@@ -2,6 +2,7 @@
 and the same token rows through the HF Trainer.
 """
 
+import argparse
 import multiprocessing.util
 import os
 import shutil
@@ -12,12 +13,35 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from inputs import data_overrides, vocab_path
+from table import fast_precision
 
 SIZES = {
     "BERT-base": {"choice": "bert_base", "hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072},
     "4 x 312": {"choice": "bert_tiny", "hidden": 312, "layers": 4, "heads": 12, "intermediate": 1200},
 }
 """Random weights of these sizes; values do not change what a step costs."""
+
+
+def options(description: str | None, *, turns: bool = True, steps_on_a_device: bool = False) -> argparse.ArgumentParser:
+    """Return a parser with --threads and, where they apply, --turns and what describes steps of a size on a device."""
+    out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--threads", type=int, default=os.cpu_count())
+    if turns:
+        out.add_argument("--turns", type=int, default=5)
+    if steps_on_a_device:
+        out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+        out.add_argument("--batch-size", type=int, default=32)
+        out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        precision_option(out)
+    return out
+
+
+def precision_option(parser: argparse.ArgumentParser) -> None:
+    """Give a parser --precision, of both sides."""
+    parser.add_argument(
+        "--precision", choices=("bf16", "fp32"), default=fast_precision(),
+        help="by default bf16, but fp32 on a CPU without bf16 products (default %(default)s)",
+    )  # fmt: skip
 
 
 def scratch_folder() -> Path:
@@ -67,11 +91,6 @@ def as_command(work: Callable[[Any], int], overrides: list[str], threads: int) -
     os.environ["OMP_NUM_THREADS"] = str(threads)
     sys.argv = ["nlu.train", *overrides, f"hydra.run.dir={scratch_folder() / 'run'}"]
     run_app(work, "train")
-
-
-def native_run(size: str, *overrides: str) -> Any:
-    """Return nlu's run of a size, ready for `nlu.training.loop.train`."""
-    return built(native_config(size, *overrides))
 
 
 def built(config: Any) -> Any:

@@ -1,6 +1,6 @@
 """Run every speed benchmark, print its rows and write them, with the machine and the versions, to a table.
 
-python benchmarks/all.py --write benchmarks/RESULTS.md
+python benchmarks/all.py --write outputs/bench.md
 python benchmarks/all.py --quick
 python benchmarks/all.py --only train predict
 """
@@ -16,34 +16,26 @@ from pathlib import Path
 
 import memory
 import predict
-import predict_files
 import preprocess
-import resume
 import serve_load
-import start
 import train
-import train_mlm
-from inputs import announce
-from machine import description, versions
-from table import Row, markdown
+from table import Row, description, markdown, versions
 
 from nlu.config.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
-    "train": train.measure, "train_mlm": train_mlm.measure, "predict": predict.measure,
-    "preprocess": preprocess.measure, "start": start.measure, "resume": resume.measure,
-    "memory": memory.measure, "predict_files": predict_files.measure, "serve_load": serve_load.measure,
+    "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "memory": memory.measure,
+    "serve_load": serve_load.measure,
 }  # fmt: skip
 QUICK = (
     ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),
     ("train", "--sizes", "BERT-base", "--turns", "2", "--steps", "1", "--no-weaker"),
     ("predict", "--sizes", "4 x 312", "--turns", "2", "--rows", "600", "--first-peer-only"),
     ("preprocess", "--files", "afqmc.json", "--turns", "2", "--rows", "20000"),
-    ("start", "--turns", "2", "--no-peer"),
 )
 WITHOUT_THREADS = {"memory"}
-FULL = {"memory": ("--rows", "200000", "600000"), "train_mlm": ("--sizes", "4 x 312")}
+FULL = {"memory": ("--rows", "200000", "600000")}
 """words of the full benchmarks, where their defaults take too long"""
 NOTES = """\
 Each ratio is how many times better ours is, from medians of alternating turns on one machine at one time; absolute
@@ -51,7 +43,7 @@ figures depend on the machine and on what else it does. Real tokens are tokens w
 the faster of two matrix products (2048 x 2048 x 2048, and one of BERT-base's shape) timed between the turns in the same
 precision; a share is the work of a whole encoder's weights for the real tokens, 3 x 2 x weights in training, over it.
 Rows without a target are there for orientation, measured in one turn each. What is compared, and how, stands at the top
-of each script in this folder. Where a target is missed, SPEED.md says what the time goes to and what was tried.
+of each script in this folder.
 """
 
 
@@ -66,25 +58,11 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def profile(threads: int) -> str:
-    """Return the profile of one training step, from a separate process, or why it is missing."""
-    try:
-        announce()
-    except DataError as error:
-        return f"skipped: {error}"
-    command = [sys.executable, str(Path(__file__).with_name("profile_step.py")), "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    return done.stdout.strip()
-
-
-def document(rows: list[Row], skipped: list[str], profiled: str, threads: int, command: str) -> str:
-    """Return the content of RESULTS.md."""
+def document(rows: list[Row], skipped: list[str], threads: int, command: str) -> str:
+    """Return the rows with what a reader needs to know of them."""
     where = f"{datetime.now(UTC):%Y-%m-%d}, on {description(threads)}; {versions()}"
     left_out = "".join(f"Skipped: {sentence}\n" for sentence in skipped)
-    return (
-        f"# Results\n\n`{command}` at {commit()}, {where}."
-        f"\n\n{markdown(rows)}\n{NOTES}{left_out}\n## One training step\n\n```\n{profiled}\n```\n"
-    )
+    return f"`{command}` at {commit()}, {where}.\n\n{markdown(rows)}\n{NOTES}{left_out}"
 
 
 def main() -> None:
@@ -114,8 +92,8 @@ def main() -> None:
         print(f"skipped: {sentence}")
     if arguments.write:
         command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        # Profiled last and in a separate process, so that the profiler slows down no measurement.
-        text = document(rows, skipped, profile(arguments.threads), arguments.threads, command)
+        text = document(rows, skipped, arguments.threads, command)
+        arguments.write.parent.mkdir(parents=True, exist_ok=True)
         arguments.write.write_text(text, encoding="utf-8")
 
 

@@ -1,7 +1,6 @@
 """All that a CUDA device has to show, in one command of at most ten minutes: `make bench-cuda`.
 
-    python benchmarks/cuda.py                    # prints
-    python benchmarks/cuda.py --write            # and writes benchmarks/CUDA.md
+    python benchmarks/cuda.py
     python benchmarks/cuda.py --parts tests      # only the tests
 
 First the tests that need a device: every method and head gives the same bytes twice and waits for the device in no
@@ -23,12 +22,10 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from inputs import CHOSEN, VOCAB, write_synthetic
-from machine import versions
-from table import Row, markdown
+from table import Row, markdown, versions
 
 from nlu.storage.places import data_folder
 
@@ -54,10 +51,6 @@ PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "predict BERT-base": (110, ("predict", "--sizes", "BERT-base", "--rows", "4000", *MEASURED)),
 }
 """seconds at most, and what is run: Python's arguments, or a script's measure"""
-NOTES = """\
-Each ratio is how many times better ours is, from medians of alternating turns of both sides on one device, batch 256,
-bf16, the same token rows, padded to the longest of a batch on the peer's side. Real tokens are tokens without padding.
-"""
 
 
 def device_name() -> str | None:
@@ -166,7 +159,6 @@ def main() -> None:
         measure_rows(sys.argv[3], sys.argv[4:], Path(sys.argv[2]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/CUDA.md")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"at most, for all parts; {MINUTES}")
     arguments = parser.parse_args()
@@ -178,13 +170,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nlu-cuda-") as name:
         rows, sentences, well = run_parts(arguments.parts, Path(name), 60 * arguments.minutes)
     print("\n" + markdown(rows) + "\n" + "\n".join(sentences))
-    if arguments.write:
-        from all import commit
-
-        listed = "".join(f"- {sentence}\n" for sentence in sentences)
-        head = f"# CUDA\n\n`python benchmarks/cuda.py --write` at {commit()}, {datetime.now(UTC):%Y-%m-%d}, on {device}"
-        text = f"{head}; {versions()}.\n\n{markdown(rows)}\n{NOTES}\n{listed}"
-        Path(__file__).with_name("CUDA.md").write_text(text, encoding="utf-8")
     sys.exit(0 if well else 1)
 
 

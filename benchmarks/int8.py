@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import options
-from afqmc import scratch_folder
-from machine import description
+from afqmc import options, scratch_folder
+from table import description
 from turns import Side, Turns, alternate
 
 BATCH_SIZE = 32
@@ -227,7 +226,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = options.parser(__doc__)
+    out = options(__doc__)
     out.add_argument("run", help="a trained classifier of single texts")
     out.add_argument("texts", help="a file of JSON lines")
     out.add_argument("--field", default="text", help="the key of the text")

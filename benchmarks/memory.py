@@ -35,8 +35,6 @@ TYPES = ("person", "place", "work")
 ROWS_TO_TRAIN = 2_000
 """when it is scoring that is measured"""
 LEAST_S = 0.05
-MAX_MB_PER_MILLION = 100
-"""of rows: what docs/guarantees.md promises beyond a base, in preprocessing and training"""
 
 
 @dataclass(frozen=True)

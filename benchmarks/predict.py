@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import options
 from afqmc import (
     SIZES,
     PadTo,
     as_command,
     built,
     native_overrides,
+    options,
     peer_arguments,
     peer_model,
     rows_for_peer,
@@ -35,8 +35,7 @@ from afqmc import (
     subset,
 )  # fmt: skip
 from inputs import announce
-from machine import best_rate, encoder_gflop_per_token, matmul_rates
-from table import Row, show
+from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
 from turns import Side, Turns, alternate, entered
 
 TARGET = 2.5
@@ -159,7 +158,7 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = options.parser(__doc__, steps_on_a_device=True)
+    out = options(__doc__, steps_on_a_device=True)
     out.add_argument("--rows", type=int, help="of the dev set; by default 512 with BERT-base, all with 4 x 312")
     out.add_argument("--first-peer-only", action="store_true", help="leave out the peer's other settings")
     return out

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import options
+from afqmc import options
 from inputs import training_files, vocab_path
 from table import Row, show
 from turns import Side, Turns, alternate
@@ -161,7 +161,7 @@ def compare(path: Path, arguments: argparse.Namespace) -> Row:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = options.parser(__doc__)
+    out = options(__doc__)
     out.add_argument("--files", nargs="+", choices=list(FIELDS), default=["afqmc.json", "tnews.csv"])
     out.add_argument("--rows", type=int, default=ROWS)
     return out

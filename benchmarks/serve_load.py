@@ -13,6 +13,7 @@ is measured with one thread a product and with as many as ours has; the better o
 
 import argparse
 import asyncio
+import csv
 import json
 import os
 import random
@@ -27,15 +28,52 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import options
-from inputs import announce
-from predict_files import prepare, rows_of
+from afqmc import built, native_config, options, scratch_folder, subset
+from inputs import CHOSEN, STAND_IN, announce
 from table import Row, show
 
 CLIENTS = 64
 HEAD = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 TARGETS = {"one request at a time": 3.0, "FastAPI + transformers": 1.5}
 DISTINCT = 1000
+
+
+def prepare(size: str, rows: int, precision: str) -> tuple[Path, Path, Path]:
+    """Write a run with random weights, its export and a file of pairs; returns run, export and file."""
+    from nlu.inference.exports.huggingface import write
+    from nlu.inference.locate import locate
+    from nlu.inference.trained import load_trained
+    from nlu.runs.folder import write_config
+    from nlu.runs.state import Best
+
+    if os.environ.get(CHOSEN) == STAND_IN:
+        # They are single texts, and the peers read pairs.
+        raise SystemExit(
+            "serve_load.py needs the pairs of AFQMC, which were not found; set NLU_DATA to a folder that holds AFQMC"
+        )
+    config = native_config(size, f"precision={precision}", "trainer.device=cpu")
+    run = built(config)
+    write_config(run.run_dir, config.to_config())
+    # A checkpoint as an evaluation saves it, without training: values of weights do not change the cost.
+    best = Best(step=0, examples=0, epoch=0.0, value=0.0, metrics={"dev": {}})
+    run.checkpoints.save_best(run.stepper.model.state_dict(), [best])
+    run.checkpoints.arrange([best])
+    export = scratch_folder() / "export"
+    export.mkdir()
+    write(load_trained(locate(str(run.run_dir))), export)
+    path = scratch_folder() / "pairs.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        fields = run.store.meta["fields"]
+        writer.writerow([fields.get("text_a", "text_a"), fields.get("text_b", "text_b")])
+        part = subset(run.store.sets["dev"], rows)
+        writer.writerows([texts["text_a"], texts["text_b"]] for texts in part.texts() if texts)
+    return run.run_dir, export, path
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def texts_of(path: Path, count: int, most_joined: int) -> list[dict[str, str]]:
@@ -107,6 +145,35 @@ def load(
     }
 
 
+def peer(export: str, port: int, threads: int) -> None:
+    """Be the server that is usually written with FastAPI and transformers: a request in each thread of a pool."""
+    import torch
+    import uvicorn
+    from fastapi import Body, FastAPI
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    app = FastAPI()
+    tokenizer = AutoTokenizer.from_pretrained(export)
+    model = AutoModelForSequenceClassification.from_pretrained(export).eval()
+
+    @app.post("/predict")
+    def predict(rows: list[dict[str, str]] = Body(embed=True)) -> dict[str, list[dict[str, str | float]]]:  # noqa: B008
+        firsts, seconds = [row["text_a"] for row in rows], [row["text_b"] for row in rows]
+        inputs = tokenizer(firsts, seconds, truncation=True, max_length=128, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            best = model(**inputs).logits.softmax(-1).max(-1)
+        names = [model.config.id2label[number] for number in best.indices.tolist()]
+        found = zip(names, best.values.tolist(), strict=True)
+        return {"rows": [{"prediction": name, "probability": value} for name, value in found]}
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
 @contextmanager
 def started(*command: str, port: int, threads: int) -> Iterator[int]:
     """Start a server, wait until it answers, and end it."""
@@ -158,8 +225,8 @@ def measure(*words: str) -> list[Row]:
         ours = ("-m", "nlu.serve", f"run={run}", f"port={ours_port}", "device=cpu")
         stack.enter_context(started(*ours, port=ours_port, threads=arguments.threads))
         for port, threads in zip(peer_ports, (1, arguments.threads), strict=False):
-            peer = (str(Path(__file__).with_name("serve_peer.py")), str(export), str(port), str(threads))
-            stack.enter_context(started(*peer, port=port, threads=threads))
+            its_peer = (__file__, "--as-peer", str(export), str(port), str(threads))
+            stack.enter_context(started(*its_peer, port=port, threads=threads))
         for most_joined in arguments.joined:
             rows = texts_of(path, DISTINCT, most_joined)
             expected = expected_of(run, rows, arguments.threads)
@@ -212,7 +279,7 @@ def _median(turns: list[dict[str, float]], key: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = options.parser(__doc__)
+    out = options(__doc__)
     out.add_argument("--size", default="4 x 312")
     out.add_argument("--requests", type=int, default=3000, help="of 64 clients, each turn")
     out.add_argument("--joined", type=int, nargs="+", default=[1, 4], help="texts that one side of a pair is made of")
@@ -222,4 +289,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    measure(*sys.argv[1:])
+    if sys.argv[1:2] == ["--as-peer"]:
+        peer(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        measure(*sys.argv[1:])

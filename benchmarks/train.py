@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import options
 from afqmc import (
     SIZES,
     PadTo,
     as_command,
     native_overrides,
+    options,
     peer_arguments,
     peer_model,
     rows_for_peer,
@@ -37,8 +37,7 @@ from afqmc import (
     stored_set,
 )  # fmt: skip
 from inputs import announce
-from machine import best_rate, encoder_gflop_per_token, matmul_rates
-from table import Row, show
+from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
 from turns import Measure, Side, StepPacer, Turns, alternate, entered
 
 TARGETS = {"BERT-base": 1.5, "4 x 312": 2.0}
@@ -233,7 +232,7 @@ def encoder_gflop(size: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = options.parser(__doc__, steps_on_a_device=True)
+    out = options(__doc__, steps_on_a_device=True)
     out.add_argument("--steps", type=int, help="of a turn; by default enough for some seconds")
     out.add_argument("--no-weaker", dest="weaker", action="store_false", help="leave out the peer's weaker settings")
     return out
