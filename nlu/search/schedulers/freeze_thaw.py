@@ -35,7 +35,7 @@ FIRST_RUNS, FIRST_SHARE = 3.0, 0.4
 continue by ranks only"""
 RANKED = 150
 """until so many evaluations were seen, a trial that is promoted by ranks comes before those of the model: in a search
-over runs that are scored 16 times, up to the ninth whole trial (benchmarks/SWEEPS.md)"""
+over runs that are scored 16 times, up to the ninth whole trial (benchmarks/RESULTS.md)"""
 LEAST_EVALUATIONS = 2
 """the first step of a trial that the model draws"""
 EXPLORED = 0.1

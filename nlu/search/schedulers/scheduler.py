@@ -86,7 +86,7 @@ class Scheduler(Protocol):
 
 FIRST_EVALUATIONS, LARGEST_SHARE = 3, 5
 """a trial is first decided about after so many evaluations, or fewer if they are more than a fifth of it: early ones
-say little about the last (benchmarks/SWEEPS.md)"""
+say little about the last (benchmarks/RESULTS.md)"""
 
 
 def first_decision(interval: int, part: int) -> int:
