@@ -7,20 +7,16 @@ python -m nlu.report outputs --where model=textcnn --where baseline
 python -m nlu.report outputs/sweep --csv > table.csv
 python -m nlu.report --follow outputs/grid  a live table of submitted jobs until all have ended, then the report
 python -m nlu.report diff outputs/a outputs/b
-                                            configuration, metrics, and the rows that flipped
+                                            configuration, metrics, McNemar's test, and rows that only one gets right
 python -m nlu.report diff outputs/a planned.yaml
                                             the keys in which a run differs from the output of nlu.train ... --cfg job
-python -m nlu.report diff outputs/a outputs/b outputs/c
-                                            the same side by side, with McNemar's test of every pair
 python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
                                             label errors
 python -m nlu.report search outputs/search  the trials of a search, its tables and its page
 python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
-import math
 import sys
-from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -76,12 +72,6 @@ def table(arguments: Sequence[str]) -> int:
         "folder or in their note; may be repeated: all must hold",
     )
     parser.add_argument(
-        "--join",
-        metavar="FOLDER",
-        help="write the joined predictions of folds there, a file for each configuration and seed; nothing is "
-        "overwritten",
-    )
-    parser.add_argument(
         "--follow", action="store_true", help="first follow the jobs that a launcher submitted there, to their end"
     )
     form = parser.add_mutually_exclusive_group()
@@ -93,24 +83,19 @@ def table(arguments: Sequence[str]) -> int:
         # Before the runs are read, so that the table shows how they ended.
         _follow(given.folders)
 
-    from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
     from nlu.reports.selecting import selected
-    from nlu.reports.show import as_csv, as_json, print_tables, write_joined
+    from nlu.reports.show import as_json, print_tables, write_csv
+    from nlu.reports.table import join_predictions, rows_of
     from nlu.storage.copies import records_of
 
-    if is_object(given.join or ""):
-        raise UserError(f"--join is {given.join}; write into a local folder, and copy it by python -m nlu.io cp -r")
     runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
     tables, left_out = rows_of(selected(runs, given.where), given.metric)
     # Joined for every table: a metric of all held-out rows together is another number than the mean over folds.
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
-    if given.join:
-        rows = [row for table in tables for row in table]
-        written = write_joined(Path(given.join), rows)
-        remarks += [f"wrote {given.join.rstrip('/')}/{path.name}" for path in written]
-        remarks += [sentence for row in rows for sentence in missing_folds(row)]
-    if given.json or given.csv:
-        print((as_json if given.json else as_csv)(tables), end="" if given.csv else "\n")
+    if given.csv:
+        write_csv(tables)
+    elif given.json:
+        print(as_json(tables))
     else:
         print_tables(tables)
     for remark in remarks:
@@ -139,63 +124,26 @@ def diff(arguments: Sequence[str]) -> int:
     """Print the differences between runs, or between configurations with their seeds and folds."""
     parser = Parser(
         prog="python -m nlu.report diff",
-        description="Of two: configuration, code and versions, metrics side by side, and the rows that the two predict "
-        "differently. Of three or more: configuration and metrics side by side, and McNemar's test of every pair. Of a "
-        "run and a file .yaml, such as --cfg job prints: the keys that differ.",
+        description="Configuration, code and versions, metrics side by side, and McNemar's test of every pair; of two "
+        "also rows that only one predicts right. Of a run and a file .yaml, such as --cfg job prints: the keys that "
+        "differ.",
     )
     parser.add_argument("first", metavar="A", help="a run, or a folder with the runs of one configuration")
     parser.add_argument("second", metavar="B", help="another, or the file of a configuration")
     parser.add_argument("others", nargs="*", default=[], metavar="C", help="further ones")
     parser.add_argument(
-        "--examples", type=at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
+        "--examples", type=at_least(0), default=5, metavar="N", help="rows of two runs shown each way; default 5"
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse(arguments)
-    if given.others:
-        return _diff_many(given)
 
-    from nlu.reports.planned import is_config
-
-    if is_config(given.second):
-        return _diff_config(given)
-
-    from nlu.reports.compare import difference_as_json, difference_of, print_difference
+    from nlu.reports.compare import comparison_of, print_comparison, print_planned
     from nlu.storage.copies import records_of
 
-    first, second = (records_of(one, "RUN") for one in (given.first, given.second))
-    found = difference_of(first, second, 5 if given.examples is None else given.examples)
-    if given.json:
-        print(difference_as_json(found))
-    else:
-        print_difference(found)
-    return 0
-
-
-def _diff_config(given: Namespace) -> int:
-    from nlu.reports.planned import planned_as_json, planned_difference, print_planned
-    from nlu.storage.copies import records_of
-
-    if given.examples is not None:
-        raise UserError(f"--examples is {given.examples}, but {given.second} has no predictions; leave it out")
-    found = planned_difference(records_of(given.first, "RUN"), Path(given.second))
-    if given.json:
-        print(planned_as_json(found))
-    else:
-        print_planned(found)
-    return 0
-
-
-def _diff_many(given: Namespace) -> int:
-    from nlu.reports.many import differences_as_json, differences_of, print_differences
-    from nlu.storage.copies import records_of
-
-    if given.examples is not None:
-        raise UserError(f"--examples is {given.examples}, but flipped rows are shown only for two runs; leave it out")
-    found = differences_of([records_of(one, "RUN") for one in (given.first, given.second, *given.others)])
-    if given.json:
-        print(differences_as_json(found))
-    else:
-        print_differences(found)
+    if given.second.endswith((".yaml", ".yml")) and "://" not in given.second and not Path(given.second).is_dir():
+        print_planned(records_of(given.first, "RUN"), Path(given.second))
+        return 0
+    folders = [records_of(one, "RUN") for one in (given.first, given.second, *given.others)]
+    print_comparison(comparison_of(folders, 0 if given.others else given.examples))
     return 0
 
 
@@ -203,57 +151,24 @@ def errors(arguments: Sequence[str]) -> int:
     """Print the most confident mistakes of a run, where mistakes are frequent, and suspected label errors."""
     parser = Parser(
         prog="python -m nlu.report errors",
-        description="The surest mistakes of a run with their text, and the error rate by class, length, share of "
-        "unknown tokens, and overlap with training texts. Given the folder of all folds, it looks at their out-of-fold "
-        "predictions, and at labels that may be wrong, by confident learning (needs cleanlab: pip install "
-        "'nlu[errors]').",
+        description="The surest mistakes of a run with their text, and the error rate by class, length, and overlap "
+        "with training texts. Given the folder of all folds, it looks at their out-of-fold predictions, and at labels "
+        "that may be wrong, by confident learning (needs cleanlab: pip install 'nlu[errors]').",
     )
     parser.add_argument("folder", metavar="RUN", help="a run, or a folder with all folds of one")
     parser.add_argument("--set", metavar="NAME", help="which predictions; default: of the set that decides")
-    parser.add_argument("--seed", type=at_least(0), metavar="N", help="of several seeds the one that is taken")
     parser.add_argument("--rows", type=at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
-    parser.add_argument(
-        "--by",
-        action="append",
-        choices=("class", "length", "unknown", "overlap"),
-        default=[],
-        help="a table to make, may be repeated; default: all",
-    )
-    parser.add_argument(
-        "--near",
-        type=_share,
-        default=0.7,
-        metavar="SHARE",
-        help="similarity of the trigrams of two texts from which on they are near, above 0, at most 1; default 0.7",
-    )
-    parser.add_argument(
-        "--rank-by",
-        choices=("self-confidence", "normalized-margin"),
-        default="self-confidence",
-        help="what suspected labels are ranked by; default self-confidence, the probability of the label",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
-    form.add_argument("--html", metavar="FILE", help="write a page instead, with whole texts")
+    parser.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
     given = parser.parse(arguments)
 
-    from nlu.reports.errors.analysis import BY, Options, analyse
-    from nlu.reports.errors.show import print_report, report_as_json, write_errors_page
+    from nlu.reports.errors.analysis import analyse
+    from nlu.reports.errors.show import print_report, report_as_json
     from nlu.reports.errors.subject import source_of
     from nlu.storage.copies import records_of
-    from nlu.storage.outputs import output_file, require_free
 
-    if given.html:
-        # An analysis of many predictions takes minutes, so this is checked before it.
-        require_free(given.html, "--html")
-    options = Options(given.rows, tuple(name for name in BY if name in (given.by or BY)), given.near, given.rank_by)
-    found = analyse(source_of(records_of(given.folder, "RUN"), given.set, given.seed), options)
+    found = analyse(source_of(records_of(given.folder, "RUN"), given.set), given.rows)
     if given.json:
         print(report_as_json(found))
-    elif given.html:
-        with output_file(given.html, "--html") as path:
-            write_errors_page(path, found, given.rows)
-        print(given.html)
     else:
         print_report(found, given.rows)
     return 0
@@ -326,16 +241,6 @@ def _runs_in(folders: Sequence[str | Path]) -> "tuple[list[RunRecord], list[str]
     if not runs:
         raise UserError(*(unread or [f"{folder} holds no run; give a folder that does" for folder in folders]))
     return runs, unread
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1:
-        raise ArgumentTypeError(f"is {text!r} but must be a number above 0, at most 1")
-    return value
 
 
 def _refuse_mistyped(folders: Sequence[str]) -> None:

@@ -64,8 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse(arguments)
     require_free(given.out, "--out")
 
-    from nlu.reports.columns import labels_of, named_rows_of
+    from nlu.reports.columns import labels_of
     from nlu.reports.runs import find_runs
+    from nlu.reports.table import rows_of
     from nlu.storage.copies import records_of
 
     named = [_named(text) for text in given.folders]
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if not begun:
         nothing = [f"{folder} contains no run with an evaluation; give a folder that does" for folder in folders]
         raise UserError(*(remarks or nothing))
-    tables, left_out = named_rows_of(begun, names)
+    tables, left_out = rows_of(begun, names=names)
     rows = [row for table in tables for row in table]
     # Checked before matplotlib is imported.
     if len(rows) > MOST_ROWS:

@@ -1,18 +1,14 @@
 """What distinguishes configurations: the keys that a table shows as columns, and the names of curves in a figure."""
 
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from pathlib import Path
 
-from nlu.reports.aggregate import TableRow, is_identity, rows_of
-from nlu.reports.runs import RunRecord
+from nlu.reports.runs import CHOICES
+from nlu.reports.table import CONFIG, Configuration, as_json, is_identity, table_of
 
-ABSENT = None
-CHOICES = "choices."
 MOST_CHARACTERS = 32
 """of a value"""
 MOST_OF_KEYS = 80
@@ -27,106 +23,60 @@ class KeyColumns:
     """The keys that a table shows, and those that it need not show."""
 
     shown: dict[str, list[object]] = field(default_factory=dict)
-    """by key, the value of each row"""
+    """by key, the value of each row; choices of a group by its name"""
     implied: list[str] = field(default_factory=list)
     """further keys that differ, each a function of the shown ones"""
 
 
-def differing_columns(rows: Sequence[TableRow]) -> KeyColumns:
-    """Return the keys whose values differ between the rows; those that a command line set come first.
+def differing_columns(rows: Sequence[Configuration]) -> KeyColumns:
+    """Return the keys whose values differ between the rows: those that a command line set, then choices, then others.
 
-    A group with different choices (`model=textcnn`) is one column with their names. Keys below it, and other keys that
-    no command line set, are shown only if the columns so far do not determine them.
+    A key that no command line set is shown only if the columns before do not determine it. Classes are asked first,
+    since most keys that differ between two choices of a group follow from the class.
     """
-    configs = [row.config for row in rows]
-    named = [{key: text for key, text in row.runs[0].overrides.items() if is_identity(key)} for row in rows]
-    keys = list(dict.fromkeys(key for config in configs for key in config))
-    differing = [key for key in keys if len({_as_json(config.get(key)) for config in configs}) > 1]
-    on_command_lines = list(dict.fromkeys(key for texts in named for key in texts))
-    columns = KeyColumns()
-    for key in on_command_lines:
-        below = [other for other in keys if other.startswith(f"{key}.")]
-        if key in differing or any(text[key].startswith("{") for text in named if key in text):
-            values = [_value(key, below, config) for config in configs]
-        else:
-            values = _choices(key, below, rows, named) if set(below) & set(differing) else []
-        if len(set(map(_as_json, values))) > 1:
-            columns.shown[key] = values
-    for group in dict.fromkeys(group for row in rows for group in _recorded(row)):
-        below = [other for other in keys if other.startswith(f"{group}.")]
-        values = _choices(group, below, rows, named) if set(below) & set(differing) else []
-        if len(set(values)) > 1 and not _is_determined(values, columns.shown):
-            columns.shown[group] = values
-    rest = [key for key in differing if key not in columns.shown]
-    # Classes first: most keys that differ between two choices of a group follow from the class.
-    for key in sorted(rest, key=lambda key: not key.endswith("_target_")):
-        values = [config.get(key, ABSENT) for config in configs]
-        if _is_determined(values, columns.shown):
-            columns.implied.append(key)
-        else:
-            columns.shown[key] = values
-    return columns
-
-
-def _recorded(row: TableRow) -> dict[str, str]:
-    """Return the choice of each group, as far as the run recorded it."""
-    config = row.runs[0].config
-    return {key.removeprefix(CHOICES): name for key, name in config.items() if key.startswith(CHOICES)}
-
-
-def _choices(
-    group: str, below: Sequence[str], rows: Sequence[TableRow], named: Sequence[dict[str, str]]
-) -> list[object]:
-    """Return the name of each row's choice; if a run did not record it, that of an equal choice, else the class."""
-    contents = [_as_json([row.config.get(key) for key in below]) for row in rows]
-    recorded = [_recorded(row).get(group) or texts.get(group) for row, texts in zip(rows, named, strict=True)]
-    names = {content: name for content, name in zip(contents, recorded, strict=True) if name}
-    return [
-        name or names.get(content) or (row.config.get(f"{group}._target_") or "default").rpartition(".")[2]
-        for content, name, row in zip(contents, recorded, rows, strict=True)
+    first = table_of(rows, [row.runs[:1] for row in rows])
+    # Counted in the table, so that of hundreds of keys only the few that differ are looked at.
+    differing = [
+        name.removeprefix(CONFIG)
+        for name in first.column_names
+        if name.startswith(CONFIG) and len(first[name].unique()) > 1
     ]
+    typed = list(dict.fromkeys(key for row in rows for key in row.runs[0].overrides))
+    values: dict[str, list[object]] = {}
+    for key in differing:
+        group = key.removeprefix(CHOICES)
+        # A choice without a key that differs, such as the name of an experiment, tells nothing.
+        if key.startswith(CHOICES) and any(other.startswith(f"{group}.") for other in differing):
+            values[group] = [row.runs[0].config.get(key) for row in rows]
+        elif is_identity(key):
+            held = [row.config.get(key) for row in rows]
+            values |= {key: held} if len(set(map(as_json, held))) > 1 else {}
 
+    def order(key: str) -> tuple[int, int]:
+        if key in typed:
+            return 0, typed.index(key)
+        return (1 if f"{CHOICES}{key}" in differing else 2 if key.endswith("._target_") else 3), 0
 
-def _value(key: str, below: Sequence[str], config: Mapping[str, object]) -> object:
-    """Return the value of a key; of a mapping one text, however the command line wrote it."""
-    held = [f"{name.removeprefix(f'{key}.')}: {config[name]}" for name in below if name in config]
-    return f"{{{', '.join(held)}}}" if held else config.get(key, ABSENT)
+    columns = KeyColumns()
+    for key in sorted(values, key=order):
+        if key in typed or not _is_determined(values[key], columns.shown):
+            columns.shown[key] = values[key]
+        else:
+            columns.implied.append(key)
+    return columns
 
 
 def _is_determined(values: Sequence[object], shown: dict[str, list[object]]) -> bool:
     """Return whether rows that agree in the shown columns agree in these values."""
     seen: dict[str, str] = {}
     for place, value in enumerate(values):
-        known = _as_json([column[place] for column in shown.values()])
-        if seen.setdefault(known, _as_json(value)) != _as_json(value):
+        known = as_json([column[place] for column in shown.values()])
+        if seen.setdefault(known, as_json(value)) != as_json(value):
             return False
     return bool(shown)
 
 
-def _as_json(value: object) -> str:
-    # Values of a configuration may be lists, which a set cannot hold.
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def named_rows_of(runs: Sequence[RunRecord], names: Mapping[Path, str]) -> tuple[list[list[TableRow]], list[str]]:
-    """Return what `rows_of` does, but keep apart the runs in each folder that the user named."""
-    groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        inside = [folder for folder in names if run.folder.is_relative_to(folder)]
-        # Named folders may lie within one another; the innermost one names the run.
-        name = names[max(inside, key=lambda folder: len(folder.parts))] if inside else ""
-        groups.setdefault(name, []).append(run)
-    tables: list[list[TableRow]] = []
-    remarks: list[str] = []
-    for name, own in groups.items():
-        found, left_out = rows_of(own)
-        for row in (row for table in found for row in table):
-            row.name = name
-        tables, remarks = [*tables, *found], [*remarks, *left_out]
-    return tables, remarks
-
-
-def labels_of(rows: Sequence[TableRow]) -> list[str]:
+def labels_of(rows: Sequence[Configuration]) -> list[str]:
     """Return a distinct name for each configuration.
 
     It is the user's name, else the keys that differ with their values, or the folder if no key differs or too many do.
@@ -140,7 +90,7 @@ def labels_of(rows: Sequence[TableRow]) -> list[str]:
     return _made_distinct(labels, rows)
 
 
-def _labels_without_names(rows: Sequence[TableRow]) -> list[str]:
+def _labels_without_names(rows: Sequence[Configuration]) -> list[str]:
     labels = _keys_and_values(rows)
     if max(map(len, labels)) > MOST_OF_KEYS:
         # Then each row is named by its folder.
@@ -153,7 +103,7 @@ def _labels_without_names(rows: Sequence[TableRow]) -> list[str]:
     ]
 
 
-def _keys_and_values(rows: Sequence[TableRow]) -> list[str]:
+def _keys_and_values(rows: Sequence[Configuration]) -> list[str]:
     shown = differing_columns(rows).shown
     keys = {key: _short_key(key, list(shown)) for key in shown}
     texts = {key: _short_values(key, values) for key, values in shown.items()}
@@ -177,24 +127,20 @@ def _short_key(key: str, others: Sequence[str]) -> str:
 def _short_values(key: str, values: Sequence[object]) -> list[str]:
     """Return the values of a key, shortened unless that would make two of them equal."""
     texts = [_short_text(key, value) for value in values]
-    if _count(texts) < _count(values):
+    if len(set(texts)) < len(set(map(str, values))):
         texts = [str(value) for value in values]
     paths = [text for text, value in zip(texts, values, strict=True) if isinstance(value, str) and "/" in text]
     if common := _common_folder(paths):
         texts = [text.removeprefix(common) for text in texts]
     # The end of a value, such as the name of a file, tells more than its beginning.
     cut = [text if len(text) <= MOST_CHARACTERS else f"{ELLIPSIS}{text[1 - MOST_CHARACTERS :]}" for text in texts]
-    return cut if _count(cut) == _count(texts) else texts
+    return cut if len(set(cut)) == len(set(texts)) else texts
 
 
 def _short_text(key: str, value: object) -> str:
     if key.endswith("._target_"):
         return str(value).rpartition(".")[2]
     return re.sub(r"e([+-])0*", r"e\1", f"{value:g}").replace("e+", "e") if isinstance(value, float) else str(value)
-
-
-def _count(values: Sequence[object]) -> int:
-    return len({str(value) for value in values})
 
 
 def _common_folder(paths: Sequence[str]) -> str:
@@ -207,7 +153,7 @@ def _common_folder(paths: Sequence[str]) -> str:
     return "".join(f"{part}/" for part in first[:alike])
 
 
-def _made_distinct(labels: Sequence[str], rows: Sequence[TableRow]) -> list[str]:
+def _made_distinct(labels: Sequence[str], rows: Sequence[Configuration]) -> list[str]:
     """Add the name of the folder, and if need be its path, to labels that several rows have."""
     found = list(labels)
     for place in (lambda row: row.folder.name, lambda row: str(row.runs[0].folder)):

@@ -17,9 +17,9 @@ from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.kinds import kind_of
 from nlu.metrics.queries import ConfusionScorer
-from nlu.reports.aggregate import TableRow
 from nlu.reports.columns import labels_of
 from nlu.reports.runs import RunRecord, metric_of, task_constants
+from nlu.reports.table import Configuration
 from nlu.runs.predictions import Record, kept_sets, predictions_of
 from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
 from nlu.tracking.tracker import OF_SUMMARY
@@ -39,7 +39,7 @@ TEXTS = ("text", "text_a", "text_b")
 Points = tuple[np.ndarray, np.ndarray]
 
 
-def drawings_of(rows: Sequence[TableRow], across: Across, metrics: Sequence[str]) -> list[Drawing]:
+def drawings_of(rows: Sequence[Configuration], across: Across, metrics: Sequence[str]) -> list[Drawing]:
     """Return a drawing for each metric, by default the one that decides, and for loss, learning rate and gradient norm.
 
     A metric is NAME, of the set that decides, SET/NAME, or summary/NAME for numbers that a model recorded. Raises
@@ -101,7 +101,7 @@ def joined(label: str, points: Iterable[Points]) -> Curve | None:
     return Curve(label, x_P, values_RP.mean(0), values_RP.std(0, ddof=1), len(curves))
 
 
-def _asked(text: str, row: TableRow) -> tuple[str, str]:
+def _asked(text: str, row: Configuration) -> tuple[str, str]:
     metric, set_name = row.metric or metric_of(row.runs[0].config)[0] or "loss", row.set_name or "dev"
     if not text:
         return set_name, metric

@@ -1,37 +1,18 @@
-"""The rows of a set that two configurations predict differently: counted, tested, and shown with their text."""
+"""The rows of a set that two configurations predict differently: counted and tested."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from pathlib import Path
-from typing import Literal
 
-from nlu.config.choices import target_of
-from nlu.config.errors import DataError, UserError
-from nlu.config.words import joined_tokens
-from nlu.data.dialect import KEYS, Dialect
-from nlu.data.reader import Row
-from nlu.data.readers import read_rows
+from nlu.config.errors import DataError
+from nlu.config.words import joined_tokens, shortened
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of
-from nlu.storage.places import named_file
 
 TEXT_ROLES = ("text", "text_a", "text_b", "tokens")
-FEW_DISCORDANT = 25
-"""with fewer discordant examples McNemar's test is exact, since chi squared is too coarse for small counts"""
 Key = tuple[int, int | None, int | None]
 """id, file and row, which identify an example of a set"""
-
-
-@dataclass(frozen=True)
-class McNemar:
-    """The result of one test."""
-
-    method: Literal["exact", "chi squared"]
-    statistic: float | None
-    """chi squared with one degree of freedom; None for the exact test"""
-    p_value: float
 
 
 @dataclass(frozen=True)
@@ -65,8 +46,6 @@ class Flips:
     """right in the first, wrong in the second"""
     won: int = 0
     """wrong in the first, right in the second"""
-    moved: int = 0
-    """of those wrong in both, how many are wrong in different ways"""
     first_lost: list[Flip] = field(default_factory=list)
     first_won: list[Flip] = field(default_factory=list)
     balance: dict[Key, int] = field(default_factory=dict)
@@ -81,11 +60,11 @@ class Flips:
         return sum(count < 0 for count in self.balance.values())
 
     @property
-    def test(self) -> McNemar:
-        """McNemar's test, in which each example has one vote however many seeds scored it.
+    def p_value(self) -> float:
+        """The exact p of McNemar's test, in which each example has one vote however many seeds scored it.
 
         Predictions of one example by several seeds are not independent, so they cannot be counted one by one. With one
-        vote each, the exact form is the sign test over examples.
+        vote each, it is the sign test over examples.
         """
         return mcnemar(self.examples_lost, self.examples_won)
 
@@ -94,7 +73,6 @@ class Flips:
         self.rows += 1
         self.both_right += was_right and is_right
         self.both_wrong += not was_right and not is_right
-        self.moved += not was_right and not is_right and flip.answers[0] != flip.answers[1]
         if was_right == is_right:
             return
         self.lost, self.won = self.lost + was_right, self.won + is_right
@@ -102,41 +80,20 @@ class Flips:
         # Only a few are kept with their texts, however many rows differ.
         if len(kept) < self.shown:
             kept.append(flip)
-        # By example, not by prediction: see `test`.
+        # By example, not by prediction: see `p_value`.
         key = key_of(flip.row)
         self.balance[key] = self.balance.get(key, 0) + (1 if is_right else -1)
 
 
-def mcnemar(first_only: int, second_only: int) -> McNemar:
-    """Test whether two classifiers are right equally often (McNemar, Psychometrika 12, 1947).
+def mcnemar(first_only: int, second_only: int) -> float:
+    """Return the p of two classifiers being right equally often (McNemar, Psychometrika 12, 1947), by its exact form.
 
-    The arguments count the discordant examples: those that only the first predicts right, and those that only the
-    second does. With fewer than 25 the test is the exact two-sided binomial test. With more it is chi squared with the
-    correction for continuity, (|b - c| - 1)^2 / (b + c) (Edwards, Psychometrika 13, 1948), and 0 if b equals c.
+    The arguments count the examples that only the first predicts right, and those that only the second does.
     """
-    from scipy.stats import binomtest, chi2
+    from scipy.stats import binomtest
 
     discordant = first_only + second_only
-    if discordant < FEW_DISCORDANT:
-        p_value = float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
-        return McNemar("exact", None, p_value)
-    # Not below 0, or equal counts would give (0 - 1)^2, a difference where none is.
-    statistic = max(abs(first_only - second_only) - 1, 0) ** 2 / discordant
-    return McNemar("chi squared", statistic, float(chi2.sf(statistic, 1)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return each p adjusted for being one of several, in their order (Holm, Scandinavian J. of Statistics 6, 1979).
-
-    The smallest of m is multiplied by m, the next by m - 1, and so on. None exceeds 1 or falls below a smaller one.
-    """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
-        # Never smaller than an earlier one: adjusted values keep the order of the original ones.
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    return float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
 
 
 def compare(pairs: Iterable[tuple[RunRecord, RunRecord]], set_name: str, shown: int = 0) -> Flips:
@@ -206,53 +163,16 @@ def _difference(first: Record, second: Record) -> str | None:
     return next((role for role in roles if role in first and role in second and first[role] != second[role]), None)
 
 
-def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
-    """Return the text of each flip by its place in the sequence.
-
-    A run that kept no texts is looked up in its file, if that is on this machine and still has the same label there.
-    """
-    found = {place: text for place, flip in enumerate(flips) if (text := text_of(flip.row) or text_of(flip.other))}
-    wanted: dict[Path, dict[int, list[int]]] = {}
-    for place, flip in enumerate(flips):
-        path = None if place in found else _file_of(flip.run, set_name)
-        if path is not None and not flip.row.get("file"):
-            wanted.setdefault(path, {}).setdefault(flip.row["row"], []).append(place)
-    for path, places in wanted.items():
-        run = flips[next(iter(places.values()))[0]].run
-        for row in _rows(run, path, set(places)):
-            for place in places[row.number]:
-                if str(row.values.get("label", flips[place].row["label"])).strip() == str(flips[place].row["label"]):
-                    found[place] = text_of(row.values)
-    return found
+def text_of(values: Mapping[str, object], most: int | None = None) -> str:
+    """Return the texts of a row in one line, with at most `most` characters; empty if it kept none."""
+    found = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
+    texts = [joined_tokens(list(map(str, text))) if isinstance(text, list) else str(text) for text in found]
+    # Each text gets its part of the line, so that the second of a pair is seen beside a long first one.
+    return " / ".join(shortened(text, most // len(texts)) if most else text for text in texts)
 
 
-def _file_of(run: RunRecord, set_name: str) -> Path | None:
-    """Return the file of a set if it is one local file. Rows held out of training are in the file of training rows."""
-    if run.config.get("data._target_") != target_of("data", "files"):
-        return None
-    held_out = set_name == "dev" and (run.folds or run.config.get("data.dev") is None)
-    written = run.config.get("data.train" if held_out else f"data.{set_name}")
-    return named_file(written) if isinstance(written, str) else None
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return each p corrected for being one of several (Benjamini and Hochberg, 1995)."""
+    from scipy.stats import false_discovery_control
 
-
-def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
-    prefix = "data.fields."
-    fields = {key.removeprefix(prefix): value for key, value in run.config.items() if key.startswith(prefix)}
-    last = max(numbers)
-    try:
-        dialect = Dialect.of({key: run.config.get(f"data.{key}") for key in KEYS})
-        file_format = run.config.get("data.format", "auto")
-        for row in read_rows(path, file_format, fields, run.config.get("data.header"), dialect=dialect):
-            if row.number in numbers and isinstance(row, Row):
-                yield row
-            if row.number >= last:
-                return
-    except UserError:
-        # The file has changed since the run read it. The flips are shown without their text.
-        return
-
-
-def text_of(values: Mapping[str, object]) -> str:
-    """Return the texts of a row in one line; empty if it kept none."""
-    texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
-    return " / ".join(joined_tokens(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)
+    return false_discovery_control(p_values).tolist()

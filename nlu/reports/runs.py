@@ -34,6 +34,8 @@ INNER = frozenset({"checkpoints", "plots", "predictions"})
 """folders of a run that contain no other runs"""
 CHILD = re.compile(r"(seed-\d+)?-?(fold-\d+)?")
 """names of the parts of a run with folds or seeds"""
+CHOICES = "choices."
+"""before the keys of `RunRecord.config` that hold the name of a group's choice"""
 RUN_KEYS = frozenset({"task", "model", "data", "trainer"})
 Metrics = dict[str, dict[str, float | None]]
 

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from nlu.config.errors import UserError
 from nlu.config.nearest import nearest
 from nlu.config.words import listed, path_text
-from nlu.reports.columns import CHOICES
-from nlu.reports.runs import RunRecord
+from nlu.reports.runs import CHOICES, RunRecord
 
 MOST_NEAR = 3
 MOST_VALUES = 8

@@ -1,20 +1,20 @@
 """Tables of runs for people, and as JSON and CSV."""
 
-import csv
-import io
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nlu.config.errors import UserError
+import pyarrow as pa
+from pyarrow import csv
+
 from nlu.config.words import path_text, shortened
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
-from nlu.metrics.repeats import OUT_OF_FOLD
-from nlu.reports.aggregate import Spread, TableRow, missing_folds
+from nlu.reports.cleaning import disk_note
 from nlu.reports.columns import KeyColumns, differing_columns
 from nlu.reports.runs import RunRecord, State, parts
-from nlu.runs.predictions import write_predictions
+from nlu.reports.table import FACTS, Configuration, Spread, scored_on
 from nlu.storage.copies import place_text
 from nlu.storage.files import plain
 
@@ -32,7 +32,7 @@ def plain_width() -> int:
     return int(written) if written.isdecimal() and int(written) else PLAIN_WIDTH
 
 
-def print_tables(tables: Sequence[Sequence[TableRow]]) -> None:
+def print_tables(tables: Sequence[Sequence[Configuration]]) -> None:
     """Print one table for each deciding metric, best row first."""
     for number, rows in enumerate(tables):
         columns = differing_columns(rows)
@@ -43,11 +43,17 @@ def print_tables(tables: Sequence[Sequence[TableRow]]) -> None:
         _print_notes(rows, columns)
 
 
-def _columns(rows: Sequence[TableRow], columns: KeyColumns) -> list[Column]:
+def _columns(rows: Sequence[Configuration], columns: KeyColumns) -> list[Column]:
+    keys, other_rows = columns.shown, []
+    if are_other_rows(rows):
+        other_rows = [Column("scored on", [", ".join(scored_rows(row)) for row in rows], is_number=False)]
+        keys = {key: values for key, values in keys.items() if key != "data.dev"}
+    # Choices such as task and model stay longest, and files go first, whose names are long.
+    kept = sorted(keys, key=lambda key: ("." in key, "/" in str(keys[key])))
     found = [
-        Column(key, list(map(value_text, values)), is_number=False, may_go=max(0, place - KEPT_KEYS + 1))
-        for place, (key, values) in enumerate(columns.shown.items())
-    ]
+        Column(key, list(map(value_text, values)), is_number=False, may_go=max(0, kept.index(key) - KEPT_KEYS + 1))
+        for key, values in keys.items()
+    ] + other_rows
     sets = {row.set_name for row in rows if row.set_name}
     one_set = f"{sets.pop()}/" if len(sets) == 1 else ""
     for name in dict.fromkeys(name for row in rows for name in row.values):
@@ -67,6 +73,16 @@ def _columns(rows: Sequence[TableRow], columns: KeyColumns) -> list[Column]:
     return [*found, Column("folder", folders, is_number=False)]
 
 
+def scored_rows(row: Configuration) -> list[str]:
+    """Return the rows on which the runs of a configuration were scored."""
+    return list(dict.fromkeys(map(scored_on, row.runs)))
+
+
+def are_other_rows(rows: Sequence[Configuration]) -> bool:
+    """Return whether some of these configurations were scored on other rows than others."""
+    return len({tuple(scored_rows(row)) for row in rows if any(row.values.values())}) > 1
+
+
 def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Column]:
     """Return a column of means and, if any row has one, a column of standard deviations."""
     means = Column(header, [metric_text(spread.mean if spread else None) for spread in spreads])
@@ -76,11 +92,17 @@ def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Colum
     return [means, Column("sd", sds)]
 
 
-def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
+def _print_notes(rows: Sequence[Configuration], columns: KeyColumns) -> None:
     if columns.implied:
         more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
         print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
-    if any(row.missing_of(seed) for row in rows if row.state != "pruned" for seed in row.seeds if row.runs[0].folds):
+    if are_other_rows(rows):
+        print_table('values of runs that were "scored on" other rows do not compare', style="dim")
+    if any(row.has_splits for row in rows):
+        print_table(
+            "files of data.dev whose names differ in their numbers are splits of one configuration", style="dim"
+        )
+    if any(row.missing_of(one) for row in rows if row.state != "pruned" for one in row.repeats if row.runs[0].folds):
         print_table("some configurations lack folds; their means are over the complete ones", style="dim")
     if any(run.state != "complete" for row in rows for run in row.counted):
         open_runs = [run for row in rows for run in row.counted if run.state not in ("complete", "pruned")]
@@ -92,6 +114,8 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
             f"without a best checkpoint (trainer.save, trainer.save_above): {len(without)} of {len(runs)} runs",
             style="dim",
         )
+    if note := disk_note(runs):
+        print_table(note, style="dim")
     ended: dict[tuple[State, str], list[Path]] = {}
     for run in runs:
         if run.reason:
@@ -100,7 +124,7 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
         print_table(f"{state}: {folders_of(folders)}: {reason}", style="red" if state == "failed" else "dim")
 
 
-def _states(row: TableRow) -> str:
+def _states(row: Configuration) -> str:
     states = row.states
     return row.state if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items())
 
@@ -119,31 +143,7 @@ def folders_of(folders: Sequence[Path]) -> str:
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
 
 
-def write_joined(folder: Path, rows: Sequence[TableRow]) -> list[Path]:
-    """Write the joined predictions of each row and seed; returns the files.
-
-    Raises UserError with the missing folds if nothing could be joined, and if a file of that name exists.
-    """
-    several = sum(bool(row.joined) for row in rows) > 1
-    files = {
-        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.jsonl": joined
-        for place, row in enumerate(rows, start=1)
-        for seed, joined in row.joined.items()
-    }
-    if not files:
-        raise UserError(
-            *(sentence for row in rows for sentence in missing_folds(row)),
-            summary="--join: no configuration has all its folds complete, so nothing can be joined",
-        )
-    # All are checked before the first is written, so a refused command leaves nothing behind.
-    if existing := [path for path in files if path.exists()]:
-        raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
-    for path, joined in files.items():
-        write_predictions(path, joined.header, joined.records())
-    return list(files)
-
-
-def as_json(tables: Sequence[Sequence[TableRow]]) -> str:
+def as_json(tables: Sequence[Sequence[Configuration]]) -> str:
     """Return the rows as JSON: differing keys, the spread of each metric, and the values of every run."""
     records = []
     for rows in tables:
@@ -153,21 +153,16 @@ def as_json(tables: Sequence[Sequence[TableRow]]) -> str:
                 {
                     "config": {key: values[place] for key, values in columns.shown.items()},
                     "set": row.set_name,
-                    "metrics": {name: _fields(spread) for name, spread in row.values.items()},
-                    "out_of_fold": {name: _fields(spread) for name, spread in row.out_of_fold.items()},
+                    "metrics": {name: spread and vars(spread) for name, spread in row.values.items()},
+                    "out_of_fold": {name: spread and vars(spread) for name, spread in row.out_of_fold.items()},
                     "state": row.state,
                     "states": row.states,
-                    "best_step": row.mean("best_step"),
-                    "examples": row.mean("examples"),
-                    "examples_per_s": row.mean("examples_per_s"),
+                    "scored_on": scored_rows(row),
+                    **{name: row.mean(name) for name in FACTS},
                     "runs": [_run_fields(run) for run in row.runs],
                 }
             )
     return json.dumps(plain(records), indent=2, ensure_ascii=False)
-
-
-def _fields(spread: Spread | None) -> dict[str, float | None] | None:
-    return None if spread is None else {"mean": spread.mean, "sd": spread.sd, "n": spread.n}
 
 
 def _run_fields(run: RunRecord) -> dict[str, object]:
@@ -175,28 +170,26 @@ def _run_fields(run: RunRecord) -> dict[str, object]:
     return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 
 
-def as_csv(tables: Sequence[Sequence[TableRow]]) -> str:
-    """Return one line for each row, with all digits; keys of one table are empty in the others."""
+def write_csv(tables: Sequence[Sequence[Configuration]]) -> None:
+    """Write one line for each row on standard output, with all digits; keys of one table are empty in the others."""
     lines: list[dict[str, object]] = []
     for rows in tables:
         columns = differing_columns(rows)
         for place, row in enumerate(rows):
-            line = {key: _cell(values[place]) for key, values in columns.shown.items()}
+            line: dict[str, object] = {key: _cell(values[place]) for key, values in columns.shown.items()}
             for prefix, values in (("", row.values), ("out_of_fold/", row.out_of_fold)):
                 for name, spread in values.items():
                     line[f"{prefix}{name}"] = spread.mean if spread else None
                     line[f"{prefix}{name} sd"] = spread.sd if spread else None
-            line |= {"set": row.set_name, "n": len(row.counted), "state": _states(row)}
-            line |= {name: row.mean(name) for name in ("best_step", "examples", "examples_per_s")}
+            line |= {"set": row.set_name, "scored_on": " ".join(scored_rows(row)), "n": len(row.counted)}
+            line |= {"state": _states(row), **{name: row.mean(name) for name in FACTS}}
             if row.note:
                 line["note"] = row.note
             lines.append(line | {"folders": " ".join(place_text(run.folder) for run in row.runs)})
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    names = dict.fromkeys(name for line in lines for name in line)
+    table = pa.table({name: [line.get(name) for line in lines] for name in names})
+    csv.write_csv(table, sys.stdout.buffer, csv.WriteOptions(quoting_style="needed"))
 
 
-def _cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value
+def _cell(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

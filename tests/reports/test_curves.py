@@ -8,9 +8,9 @@ import pytest
 
 from nlu.commands.visualize import main
 from nlu.config.errors import UserError
-from nlu.reports.aggregate import rows_of
 from nlu.reports.curves import drawings_of, joined, kept_scores
 from nlu.reports.runs import find_runs
+from nlu.reports.table import rows_of
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, read
 

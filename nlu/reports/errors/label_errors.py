@@ -1,9 +1,5 @@
-"""Labels that may be wrong, by confident learning over out-of-fold probabilities, as cleanlab has it (extra `errors`).
-
-Northcutt, Jiang and Chuang, "Confident Learning: Estimating Uncertainty in Dataset Labels", Journal of Artificial
-Intelligence Research 70 (2021), sections 3.1 and 3.2: the threshold of a class is the mean probability that rows with
-this label have for it. A row counts for the class whose threshold its probability reaches, or for the most probable of
-several. If that is not its label, the label is suspected. The counts by label and class are the confident joint.
+"""Labels that may be wrong, by confident learning over out-of-fold probabilities, which cleanlab computes (extra
+`errors`): Northcutt, Jiang and Chuang, Journal of Artificial Intelligence Research 70, 2021.
 
 Axes: N rows, C classes, M suspected rows.
 """
@@ -11,15 +7,12 @@ Axes: N rows, C classes, M suspected rows.
 import warnings
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.runs.predictions import Record
-
-RankBy = Literal["self-confidence", "normalized-margin"]
 
 
 @dataclass(frozen=True)
@@ -33,27 +26,6 @@ class Suspect:
     """the most probable class; for label sets the label that the row should have or lack"""
     self_confidence: float
     """the probability of the label"""
-    margin: float
-    """the probability of the label, less that of the most probable other class"""
-
-
-@dataclass
-class LabelErrors:
-    """What was found."""
-
-    method: str
-    suspects: list[Suspect]
-    """the most probable errors first"""
-    rows: int
-    thresholds: dict[str, float] = field(default_factory=dict)
-    """by class"""
-    confused: list[tuple[str, str, float]] = field(default_factory=list)
-    """label, class and estimated number of rows, the largest first; empty for label sets"""
-
-    @property
-    def estimated(self) -> float:
-        """The number of wrong labels that the calibrated joint estimates."""
-        return sum(count for _, _, count in self.confused)
 
 
 class Probabilities:
@@ -77,8 +49,8 @@ class Probabilities:
         return np.array(self._values).reshape(len(self.labels), len(self.names))
 
 
-def find_label_errors(known: Probabilities, rank_by: RankBy, are_sets: bool) -> LabelErrors:
-    """Return the suspected labels, each a class or a set of labels.
+def find_label_errors(known: Probabilities, are_sets: bool) -> list[Suspect]:
+    """Return the suspected labels, each a class or a set of labels, the least probable label first.
 
     Probabilities of classes are divided by their sum, since losses that score each class separately give sums other
     than 1. Raises UserError if cleanlab is missing or the rows do not suffice.
@@ -90,84 +62,38 @@ def find_label_errors(known: Probabilities, rank_by: RankBy, are_sets: bool) -> 
         raise UserError("all rows have the same label, so it cannot be confused with another")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _require_cleanlab()
+        try:
+            from cleanlab.filter import find_label_issues
+            from cleanlab.multilabel_classification.filter import find_label_issues as find_in_sets
+        except ImportError as error:
+            raise UserError(
+                f"this needs {(error.name or 'cleanlab').partition('.')[0]}; install it with pip install 'nlu[errors]'"
+            ) from None
+        if not are_sets:
+            values_NC = values_NC / values_NC.sum(1, keepdims=True)
+        # One process: the start of more takes longer than this, and they would import everything again.
+        asked = {"filter_by": "confident_learning", "return_indices_ranked_by": "self_confidence", "n_jobs": 1}
         if are_sets:
-            return _of_sets(known, values_NC, rank_by)
-        return _of_classes(known, values_NC / values_NC.sum(1, keepdims=True), rank_by)
+            found_M = find_in_sets(known.labels, values_NC, **asked)
+        else:
+            found_M = find_label_issues(np.array([label for (label,) in known.labels]), values_NC, **asked)
+    suspect = _of_sets if are_sets else _of_classes
+    return [suspect(row, known.names, known.labels[row], values_NC[row]) for row in np.asarray(found_M).tolist()]
 
 
-def _require_cleanlab() -> None:
-    try:
-        import cleanlab.count
-        import cleanlab.filter  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"this needs {(error.name or 'cleanlab').partition('.')[0]}; install it with pip install 'nlu[errors]'"
-        ) from None
-
-
-def _of_classes(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) -> LabelErrors:
-    from cleanlab.count import compute_confident_joint, estimate_joint, get_confident_thresholds
-    from cleanlab.filter import find_label_issues
-
-    names, label_N = known.names, np.array([label for (label,) in known.labels])
-    # One process: the start of more takes longer than this, and they would import everything again.
-    found_M = np.asarray(
-        find_label_issues(
-            label_N,
-            values_NC,
-            filter_by="confident_learning",
-            return_indices_ranked_by=rank_by.replace("-", "_"),
-            n_jobs=1,
-        )
-    )
-    joint_CC = compute_confident_joint(label_N, values_NC)
-    share_CC = estimate_joint(label_N, values_NC, confident_joint=joint_CC)
-    thresholds_C = get_confident_thresholds(label_N, values_NC)
-    confused = [
-        (names[label], names[other], float(share) * len(label_N))
-        for (label, other), share in np.ndenumerate(share_CC)
-        if label != other and share > 0
-    ]
-    return LabelErrors(
-        "confident joint",
-        [_suspect(row, names, label_N[row], values_NC[row]) for row in found_M.tolist()],
-        len(label_N),
-        {names[label]: float(thresholds_C[label]) for label in np.unique(label_N)},
-        sorted(confused, key=lambda entry: -entry[2]),
-    )
-
-
-def _suspect(row: int, names: Sequence[str], label: int, values_C: np.ndarray) -> Suspect:
+def _of_classes(row: int, names: Sequence[str], labels: Sequence[int], values_C: np.ndarray) -> Suspect:
+    (label,) = labels
     others_C = values_C.copy()
     others_C[label] = -np.inf
-    best = int(others_C.argmax())
-    return Suspect(row, names[label], names[best], float(values_C[label]), float(values_C[label] - values_C[best]))
+    return Suspect(row, names[label], names[int(others_C.argmax())], float(values_C[label]))
 
 
-def _of_sets(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) -> LabelErrors:
-    """Judge each label separately, as present or absent. A row is suspected if one of its labels is."""
-    from cleanlab.multilabel_classification.filter import find_label_issues
-
-    found_M = np.asarray(
-        find_label_issues(
-            known.labels,
-            values_NC,
-            filter_by="confident_learning",
-            return_indices_ranked_by=rank_by.replace("-", "_"),
-            n_jobs=1,
-        )
-    )
-    suspects = []
-    for row in found_M.tolist():
-        has_C = np.zeros(len(known.names), bool)
-        has_C[known.labels[row]] = True
-        # The probability that the row has, or lacks, each label as annotated.
-        as_annotated_C = np.where(has_C, values_NC[row], 1 - values_NC[row])
-        # cleanlab names the row only; the label that fits least is the one to look at.
-        worst = int(as_annotated_C.argmin())
-        likely = f"{'not ' if has_C[worst] else ''}{known.names[worst]}"
-        confidence = float(as_annotated_C[worst])
-        shown = ", ".join(known.names[label] for label in known.labels[row]) or "none"
-        suspects.append(Suspect(row, shown, likely, confidence, 2 * confidence - 1))
-    return LabelErrors("confident joint of each label", suspects, len(known.labels))
+def _of_sets(row: int, names: Sequence[str], labels: Sequence[int], values_C: np.ndarray) -> Suspect:
+    """Name the label that fits least, since cleanlab names the row only."""
+    has_C = np.zeros(len(names), bool)
+    has_C[list(labels)] = True
+    as_annotated_C = np.where(has_C, values_C, 1 - values_C)
+    worst = int(as_annotated_C.argmin())
+    likely = f"{'not ' if has_C[worst] else ''}{names[worst]}"
+    shown = ", ".join(names[label] for label in labels) or "none"
+    return Suspect(row, shown, likely, float(as_annotated_C[worst]))

@@ -1,6 +1,6 @@
 """The predictions whose errors are reported: those of one run, or the out-of-fold ones of all folds together.
 
-Axes: N records, B records of a chunk, T tokens.
+Axes: B records of a chunk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ import numpy as np
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import path_text
-from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.layouts import Layout
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.metrics.kinds import Kind, kind_of
 from nlu.metrics.repeats import HELD_OUT, OUT_OF_FOLD, JoinedFolds, join_folds
-from nlu.reports.aggregate import TableRow, missing_folds
 from nlu.reports.compare import one_row
 from nlu.reports.runs import RunRecord, saved_config
+from nlu.reports.table import Configuration, missing_folds
 from nlu.runs.predictions import Predictions, Record, kept_sets, predictions_of
 
 CHECKPOINTS = ("best-1", "last")
@@ -63,19 +63,17 @@ class ErrorSource:
         return part.header.get("metrics") or {}
 
 
-def source_of(folder: Path, set_name: str | None = None, seed: int | None = None) -> ErrorSource:
-    """Return the predictions of a run, or of all folds of a seed.
+def source_of(folder: Path, set_name: str | None = None) -> ErrorSource:
+    """Return the predictions of a run, or of all folds; of several seeds or own splits those of the first one.
 
-    Without `set_name` they are the held-out rows of folds, or of a single run the set that decides; without `seed` they
-    are those of the first seed. Raises UserError if the folder holds no run, lacks the set or the seed, or lacks folds.
+    Without `set_name` they are the held-out rows of folds, or of a single run the set that decides. Raises UserError if
+    the folder holds no run, lacks the set, or lacks folds.
     """
     row = one_row(folder)
-    chosen = _seed_of(row, seed, folder)
-    runs = [run for run in row.runs if run.seed == chosen]
-    others = [str(other) for other in row.seeds if other != chosen]
+    runs = [run for run in row.runs if row.repeat_of(run) == row.repeats[0]]
     remarks = []
-    if others and seed is None:
-        remarks.append(f"of several seeds this is {chosen}; --seed takes one of {', '.join(others)}")
+    if len(row.repeats) > 1:
+        remarks.append(f"of {len(row.repeats)} seeds or splits this is the first one, {path_text(runs[0].folder)}")
     if len(runs) > 1:
         return _of_folds(folder, row, runs, set_name, remarks)
     (run,) = runs
@@ -91,24 +89,15 @@ def source_of(folder: Path, set_name: str | None = None, seed: int | None = None
     return ErrorSource(folder, run, name, saved_config(run.folder), found, kind, None, remarks)
 
 
-def _seed_of(row: TableRow, seed: int | None, folder: Path) -> int | None:
-    if seed is None:
-        return row.seeds[0]
-    if seed not in row.seeds:
-        held = ", ".join(map(str, row.seeds))
-        raise UserError(f"--seed is {seed}, but {path_text(folder)} holds the seeds {held}; give one of them")
-    return seed
-
-
 def _of_folds(
-    folder: Path, row: TableRow, runs: list[RunRecord], set_name: str | None, remarks: list[str]
+    folder: Path, row: Configuration, runs: list[RunRecord], set_name: str | None, remarks: list[str]
 ) -> ErrorSource:
     if set_name not in (None, HELD_OUT, OUT_OF_FOLD):
         raise UserError(
             f"--set is {set_name}, but {path_text(folder)} consists of {len(runs)} folds, each of which scored it; "
             f"name one of them, such as {path_text(runs[0].folder)}"
         )
-    if missing := missing_folds(TableRow([*runs], row.metric, row.set_name)):
+    if missing := missing_folds(Configuration([*runs], row.metric, row.set_name)):
         raise UserError(*missing, remedy="finish them with resume=auto, or name one fold that is complete")
     joined = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold or 0)])
     first = next(iter(joined.parts.values()))
@@ -123,27 +112,20 @@ class TokenCounter:
     tokenizer: Tokenizer
     layout: Layout
 
-    def count(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many tokens each record has, special ones included, and how many of them are unknown; (B,) each.
-
-        Both are 0 for a record that kept no text.
-        """
-        tokens_B, unknown_B = (np.zeros(len(records), np.int64) for _ in range(2))
+    def count(self, records: Sequence[Record]) -> np.ndarray:
+        """Return how many tokens each record has, special ones included, (B,); 0 for a record that kept no text."""
+        tokens_B = np.zeros(len(records), np.int64)
         # The tokenizer takes either lists of words or texts, not both in one call.
-        for role in ("tokens", None):
+        for has_words in (True, False):
             places = [
                 place
                 for place, record in enumerate(records)
-                if has_text(record, self.layout) and (role is None) != ("tokens" in record)
+                if has_text(record, self.layout) and has_words == ("tokens" in record)
             ]
-            if not places:
-                continue
-            encoded = self.layout.encode(self.tokenizer, [dict(records[place]) for place in places], NO_CUT)
-            tokens_B[places] = encoded.lengths_N
-            row_T = np.repeat(np.arange(len(places)), encoded.lengths_N)
-            is_unknown_T = self.tokenizer.is_unknown(encoded.tokens)
-            unknown_B[places] = np.bincount(row_T[is_unknown_T], minlength=len(places))
-        return tokens_B, unknown_B
+            if places:
+                rows = [dict(records[place]) for place in places]
+                tokens_B[places] = self.layout.encode(self.tokenizer, rows, NO_CUT).lengths_N
+        return tokens_B
 
 
 def has_text(record: Record, layout: Layout) -> bool:
@@ -154,11 +136,11 @@ def has_text(record: Record, layout: Layout) -> bool:
         return False
 
 
-def token_counter(run_dir: Path, layout: str) -> TokenCounter | None:
+def token_counter(run_dir: Path, layout: Layout) -> TokenCounter | None:
     """Return a counter that uses the tokenizer in a checkpoint of the run; None without a checkpoint."""
     # Any checkpoint has the same tokenizer.
     for name in CHECKPOINTS:
         folder = run_dir / "checkpoints" / name
         if folder.is_dir() and (tokenizer := load_tokenizer(folder, None)) is not None:
-            return TokenCounter(tokenizer, LAYOUTS[layout])
+            return TokenCounter(tokenizer, layout)
     return None

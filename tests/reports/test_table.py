@@ -1,10 +1,13 @@
 """Runs of one configuration are combined, ranked, and distinguished by their differences."""
 
+import math
+
 import pytest
 
-from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
 from nlu.reports.columns import differing_columns
 from nlu.reports.runs import find_runs
+from nlu.reports.show import print_tables
+from nlu.reports.table import join_predictions, missing_folds, rows_of
 from tests.reports.folders import begin_run, end_run, evaluate, predict
 
 
@@ -46,26 +49,62 @@ def test_only_keys_that_differ_are_columns_and_seeds_are_none(tmp_path):
 
 
 def test_a_choice_is_one_column_and_what_it_brings_is_only_mentioned(tmp_path):
-    end_run(begin_run(tmp_path / "a", "model=bert_tiny"), 0.5)
-    end_run(begin_run(tmp_path / "b", "model=bert_base", "optimizer.lr=1", model__layers=12, optimizer__lr=1), 0.4)
-    end_run(begin_run(tmp_path / "c", model__layers=2, optimizer__lr=1), 0.3)
+    tiny, base = ({"choices": {"model": name, "experiment": name}} for name in ("bert_tiny", "bert_base"))
+    end_run(begin_run(tmp_path / "a", "model=bert_tiny", **tiny), 0.5)
+    end_run(begin_run(tmp_path / "b", "optimizer.lr=1", model__layers=12, optimizer__lr=1, **base), 0.4)
+    end_run(begin_run(tmp_path / "c", model__layers=2, optimizer__lr=1, **tiny), 0.3)
     columns = differing_columns(table(tmp_path)[0])
     assert columns.shown == {"model": ["bert_tiny", "bert_base", "bert_tiny"], "optimizer.lr": [0.001, 1, 1]}
     assert columns.implied == ["model.layers"]
 
 
-def test_a_mapping_is_shown_in_one_form_however_it_was_written(tmp_path):
-    for lr, written, text in (
-        (1, "{text: x, label: y}", "x"),
-        (2, "{text:x,label:y}", "x"),
-        (3, "{text:z,label:y}", "z"),
-    ):
-        fields = {"text": text, "label": "y"}
-        end_run(
-            begin_run(tmp_path / str(lr), f"'data.fields={written}'", data__fields=fields, optimizer__lr=lr), 1 / lr
-        )
-    shown = differing_columns(table(tmp_path)[0]).shown
-    assert shown["data.fields"] == ["{text: x, label: y}", "{text: x, label: y}", "{text: z, label: y}"]
+def test_own_splits_are_one_configuration_with_mean_and_deviation(tmp_path, capsys):
+    for number, value in enumerate((0.5, 0.7)):
+        own = {"data__dev": f"split{number}.tsv", "data__train": f"rest{number}.tsv"}
+        end_run(begin_run(tmp_path / "own" / str(number), **own), value)
+    (row,), remarks = table(tmp_path / "own")
+    spread = row.values["accuracy"]
+    assert (spread.mean, spread.sd, spread.n) == (pytest.approx(0.6), pytest.approx(math.sqrt(2 * 0.1**2)), 2)
+    assert remarks == [] and row.state == "complete"
+    # Sizes of training sets are no splits, nor are files of other names.
+    for number in (100, 500):
+        end_run(begin_run(tmp_path / "sizes" / str(number), data__dev="dev.tsv", data__train=f"train{number}.tsv"), 0.5)
+    assert len(table(tmp_path / "sizes")[0]) == 2
+    for name in ("lcqmc", "afqmc"):
+        end_run(begin_run(tmp_path / "sets" / name, data__dev=f"{name}.tsv"), 0.5)
+    assert len(table(tmp_path / "sets")[0]) == 2
+    print_tables([[row]])
+    assert "are splits of one configuration" in capsys.readouterr().out
+
+
+def test_runs_that_were_scored_on_other_rows_are_marked(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    for name, dev, value in (("a", "easy.tsv", 0.9), ("b", None, 0.8), ("c", None, 0.7)):
+        end_run(begin_run(tmp_path / name, data__dev=dev, data__dev_fraction=0.1, optimizer__lr=value), value)
+    print_tables([table(tmp_path)[0]])
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines()[:2]] == ["optimizer.lr", "0.9"]
+    assert "scored on" in out and "easy.tsv" in out and "0.1 of train.tsv" in out
+    assert 'values of runs that were "scored on" other rows do not compare' in out
+    (tmp_path / "a" / "result.json").unlink()
+    print_tables([table(tmp_path)[0]])
+    assert "scored on" not in capsys.readouterr().out
+
+
+def test_a_narrow_table_keeps_task_and_model_and_drops_files_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for number in range(3):
+        choices = {"task": f"task{number}", "model": f"model{number % 2}"}
+        keys = {"task__of": number, "model__layers": number % 2, "optimizer__lr": number + 0.5}
+        typed = ("data.train=x", "optimizer.lr=x", "task=x", "model=x")
+        folder = begin_run(tmp_path / "a long name of a folder" / str(number), *typed, choices=choices,
+                           data__train=f"/corpora/{'ab' * number}/of/a/place/train.tsv", **keys)  # fmt: skip
+        end_run(folder, 0.5)
+    monkeypatch.chdir(tmp_path)
+    print_tables([table(tmp_path)[0]])
+    header, *lines = capsys.readouterr().out.splitlines()
+    (gone,) = (line for line in lines if line.startswith("too wide to show: "))
+    assert header.split()[:2] == ["task", "model"] and "data.train" in gone
 
 
 def folds(folder, complete=(0, 1)):
