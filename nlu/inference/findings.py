@@ -9,10 +9,11 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Evaluate
 from nlu.data.examples import Examples
 from nlu.display.progress import Progress
-from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
-from nlu.metrics.calibration import Bin, CalibrationScorer, CurveScorer
+from nlu.metrics.bootstrap import Blocks, Intervals, blocks_of, intervals_of_means, metrics_of
+from nlu.metrics.calibration import Bin, CalibrationScorer
+from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_named
-from nlu.metrics.queries import ConfusionScorer, QueryScorer
+from nlu.metrics.ranking import QueryScorer
 from nlu.metrics.scores import LabelRow, Record, Scorer
 from nlu.tasks.task import Task
 from nlu.training.evaluation import Scored
@@ -59,20 +60,18 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     has_probabilities = kind.is_one_label and kind.has_probabilities
     group_N = None if config.group_by is None else part.stored.scalars("group", part.rows_N)
 
-    def resampled() -> CombinedScorer:
+    def resampled() -> list[Scorer]:
         # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
         asked: list[Scorer] = [QueryScorer(names)] if has_probabilities and group_N is not None else []
         more: list[Scorer] = [CalibrationScorer(names)] if has_probabilities else []
         # What the command asks for comes first, because a task may have scores of other classes under the same names.
-        return CombinedScorer([*asked, task.scorer(own), *more])
+        return [*asked, task.scorer(own), *more]
 
     # Retrieval cannot be scored again, since records do not contain vectors.
     joins = getattr(scored.scorer, "joins", True)
     # Without resamples all rows form one block: the scorers are still needed once, for the metrics of the whole set.
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None
-    # Curves and the confusion matrix are not resampled, so they count rows once instead of once for each block.
-    curves = CurveScorer(names) if has_probabilities else None
     confusion = ConfusionScorer(names) if kind.is_one_label else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
         with_group = {"id": row, "group": row, **record}
@@ -80,9 +79,8 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
             with_group |= {"id": row, "group": int(group_N[example])}
         if blocks is not None:
             blocks.add(example, with_group)
-        for scorer in (curves, confusion):
-            if scorer is not None:
-                scorer.add(with_group)
+        if confusion is not None:
+            confusion.add(with_group)
     if confusion is not None:
         found.confusion = confusion.matrix()
     if blocks is None:
@@ -94,11 +92,9 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
                 found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)
         return found
     whole = blocks.whole()
-    # If the curves have a metric of the task, that of the task is used.
-    more = (curves.result().metrics if curves is not None else {}) | whole.result().metrics
-    asked = [name for one in whole.scorers if isinstance(one, QueryScorer) for name in one.names]
-    found.metrics |= {name: value for name, value in more.items() if name not in own or name in asked}
-    found.calibration = next((one.bins() for one in whole.scorers if isinstance(one, CalibrationScorer)), None)
+    asked = [name for one in whole if isinstance(one, QueryScorer) for name in one.names]
+    found.metrics |= {name: value for name, value in metrics_of(whole).items() if name not in own or name in asked}
+    found.calibration = next((one.bins() for one in whole if isinstance(one, CalibrationScorer)), None)
     if config.resamples:
         with progress.task(f"resampling {part.name}", config.resamples) as bar:
             found.intervals = blocks.intervals(config.resamples, config.seed, bar.advance)

@@ -8,37 +8,36 @@ Axes: N rows, M metrics, Q queries, R resamples, U units.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
 
 import numpy as np
 
-from nlu.metrics.scores import Averaging, Record, Scorer, Scores
+from nlu.metrics.scores import Averaging, Record, Scorer
 from nlu.metrics.thresholds import is_setting
 
 LEVEL = 0.95
 BIASED = ("ece",)
 """metrics of absolute differences, which grow with noise and so with the noise that resampling adds"""
 MOST_BLOCKS = 200
-S = TypeVar("S", bound=Scorer)
 Intervals = dict[str, list[float] | None]
 """both ends, by metric; None for a metric without an interval"""
 
 
-class Blocks(Generic[S]):
+class Blocks:
     """Scorers of blocks of rows, which are merged into resamples."""
 
-    def __init__(self, make: Callable[[], S], block_N: np.ndarray):
-        """`make` returns a new scorer; `block_N` is the block of each row, from `blocks_of`; (N,)."""
+    def __init__(self, make: Callable[[], Sequence[Scorer]], block_N: np.ndarray):
+        """`make` returns new scorers; `block_N` is the block of each row, from `blocks_of`; (N,)."""
         self._make, self._block_N = make, block_N
-        self._scorers = [make() for _ in range(int(block_N.max()) + 1)]
+        self._blocks = [make() for _ in range(int(block_N.max()) + 1)]
 
     def add(self, row: int, record: Record) -> None:
         """Count a row, by its number."""
-        self._scorers[self._block_N[row]].add(record)
+        for scorer in self._blocks[self._block_N[row]]:
+            scorer.add(record)
 
-    def whole(self) -> S:
-        """Return the scorer of all rows."""
-        return self._joined(range(len(self._scorers)))
+    def whole(self) -> Sequence[Scorer]:
+        """Return the scorers of all rows."""
+        return self._joined(range(len(self._blocks)))
 
     def intervals(self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None) -> Intervals:
         """Return for each metric the ends of the interval that holds LEVEL of the resamples.
@@ -46,37 +45,50 @@ class Blocks(Generic[S]):
         It is None if a resample lacks the metric, such as AUC without rows of a class, if there is only one block, and
         for metrics that are settings.
         """
+        import sklearn
+
         rng = np.random.default_rng(seed)
         whole = self.whole()
         # A resample may lack a rare class. Leaving it out of an average would move the average by more than the choice
         # of rows does.
-        known = whole.known() if isinstance(whole, Averaging) else None
-        point = whole.result().metrics
+        known = [one.known() if isinstance(one, Averaging) else None for one in whole]
         drawn: dict[str, list[float]] = {}
-        for _ in range(resamples):
-            # With replacement, as many blocks as there are: merging a scorer twice counts its rows twice.
-            blocks = rng.integers(len(self._scorers), size=len(self._scorers))
-            resample = self._joined(blocks)
-            if isinstance(resample, Averaging):
-                resample.drawn_from(known)
-            for name, value in resample.result().metrics.items():
-                drawn.setdefault(name, []).append(value)
-            advance(1)
+        # The checks of arguments would take longer than the scores.
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            for _ in range(resamples):
+                # With replacement, as many blocks as there are: merging a scorer twice counts its rows twice.
+                resample = self._joined(rng.integers(len(self._blocks), size=len(self._blocks)))
+                for one, of_all in zip(resample, known, strict=True):
+                    if isinstance(one, Averaging):
+                        one.drawn_from(of_all)
+                for name, value in metrics_of(resample).items():
+                    drawn.setdefault(name, []).append(value)
+                advance(1)
+        point = metrics_of(whole)
         return {name: self._ends(name, values, point[name]) for name, values in drawn.items()}
 
     def _ends(self, name: str, drawn: list[float], point: float) -> list[float] | None:
-        ends = None if is_setting(name) else _ends(drawn, len(self._scorers))
+        ends = None if is_setting(name) else _ends(drawn, len(self._blocks))
         if ends is None or name not in BIASED:
             return ends
         # Subtract the bias that resampling adds. Without that, the score itself may lie below its interval.
         added = float(np.median(drawn)) - point
         return [min(max(0.0, end - added), 1.0) for end in ends]
 
-    def _joined(self, blocks: Iterable[int]) -> S:
+    def _joined(self, blocks: Iterable[int]) -> Sequence[Scorer]:
         joined = self._make()
         for block in blocks:
-            joined.merge(self._scorers[block])
+            for scorer, other in zip(joined, self._blocks[block], strict=True):
+                scorer.merge(other)
         return joined
+
+
+def metrics_of(scorers: Sequence[Scorer]) -> dict[str, float]:
+    """Return the metrics of several scorers of the same rows; if two have one of the same name, that of the first."""
+    found: dict[str, float] = {}
+    for scorer in scorers:
+        found = scorer.result().metrics | found
+    return found
 
 
 def intervals_of_means(
@@ -115,32 +127,3 @@ def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.nd
     # Neighbouring rows of a file are often alike, so blocks of neighbours would differ more than random ones.
     shuffled_U = np.random.default_rng(seed).permutation(units)
     return (shuffled_U % MOST_BLOCKS)[unit_N]
-
-
-class CombinedScorer:
-    """Several scorers of the same rows as one. If two of them have a metric of one name, the first one's is used."""
-
-    def __init__(self, scorers: Iterable[Scorer]):
-        self.scorers = list(scorers)
-
-    def add(self, record: Record) -> None:
-        for scorer in self.scorers:
-            scorer.add(record)
-
-    def known(self) -> list[object]:
-        return [one.known() if isinstance(one, Averaging) else None for one in self.scorers]
-
-    def drawn_from(self, known: list[object]) -> None:
-        for one, of_all in zip(self.scorers, known, strict=True):
-            if isinstance(one, Averaging):
-                one.drawn_from(of_all)
-
-    def merge(self, other: "CombinedScorer") -> None:
-        for own, theirs in zip(self.scorers, other.scorers, strict=True):
-            own.merge(theirs)
-
-    def result(self) -> Scores:
-        first, *others = [scorer.result() for scorer in self.scorers]
-        for scores in others:
-            first.metrics = scores.metrics | first.metrics
-        return first

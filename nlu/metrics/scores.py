@@ -1,19 +1,19 @@
 """The scores of a set, and the contract of scorers, which compute them.
 
 A scorer receives one record for each example, in any order, and can be merged with other scorers. So several processes
-can score a set, or folds can be scored together, with the same bits in the result. Sums are exact, since
-floating-point addition depends on the order of its terms.
+can score a set, or folds can be scored together, with the same bits in the result. Axes: N examples, C classes.
 """
 
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypedDict, runtime_checkable
 
+import numpy as np
+
 Record = Mapping[str, Any]
 """one example: its label, its prediction and what the scores need, in the types of JSON"""
-# Floats of at least 2**-8 are multiples of 2**-60, so they are added exactly; smaller ones lose less than that.
-FRACTION_BITS = 60
 
 
 class LabelRow(TypedDict):
@@ -61,36 +61,68 @@ class Averaging(Protocol):
         """Set what the scorer of all examples returned from `known`; the examples counted here are a resample."""
 
 
-class ExactSum:
-    """A sum that does not depend on the order of its terms: each is rounded once, to a multiple of 2**-60."""
+class Columns:
+    """The base of scorers that keep a few numbers of each example, from which `result` computes everything.
 
-    def __init__(self) -> None:
-        self._scaled = 0
-        self._not_finite: float | None = None
+    The numbers of several processes are put one behind the other. So `result` may use nothing that depends on their
+    order, such as a sum of floats; `total` does not.
+    """
 
-    def add(self, value: float) -> None:
-        if math.isfinite(value):
-            numerator, denominator = value.as_integer_ratio()
-            # The denominator of a float is a power of two.
-            shift = FRACTION_BITS - (denominator.bit_length() - 1)
-            # Integers of Python have any size, so no sum overflows.
-            self._scaled += numerator << shift if shift >= 0 else numerator >> -shift
-        else:
-            # inf - inf is NaN in any order, so this sum needs no exactness.
-            self._not_finite = value if self._not_finite is None else self._not_finite + value
+    def __init__(self, names: Sequence[str] = (), **columns: str):
+        """`names` of classes or labels; `columns`: the type of each, as in the standard module `array`."""
+        self.names = list(names)
+        self.number = {name: number for number, name in enumerate(self.names)}
+        self.columns = {name: array(type_) for name, type_ in columns.items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def keep(self, **numbers: float) -> None:
+        """Keep the numbers of one example, one for each column."""
+        for name, column in self.columns.items():
+            column.append(numbers[name])
+
+    def add(self, record: Record) -> None:
+        """Keep what a record holds under the names of the columns."""
+        self.keep(**{name: record[name] for name in self.columns})
 
     def merge(self, other: Self) -> None:
-        self._scaled += other._scaled
-        if other._not_finite is not None:
-            self.add(other._not_finite)
+        for name, column in other.columns.items():
+            self.columns[name].extend(column)
 
-    @property
-    def value(self) -> float:
-        """The sum; inf or NaN if such numbers were added."""
-        # Dividing two integers rounds once.
-        return self._scaled / (1 << FRACTION_BITS) if self._not_finite is None else self._not_finite
+    def arrays(self, *names: str) -> list[np.ndarray]:
+        """Return copies of columns; (N,) each."""
+        return [np.array(self.columns[name]) for name in names]
+
+    def total(self, name: str) -> float:
+        return total(self.columns[name])
+
+    def mean(self, name: str) -> float:
+        return self.total(name) / len(self)
 
 
-def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient, 0 if the denominator is 0."""
-    return numerator / denominator if denominator else 0.0
+def total(values: Sequence[float]) -> float:
+    """Return a sum that does not depend on the order, since it is rounded once."""
+    # inf - inf is NaN in any order.
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def precision_recall_f1(right_C: np.ndarray, predicted_C: np.ndarray, wanted_C: np.ndarray) -> np.ndarray:
+    """Return the three scores of each class, NaN where a denominator is 0, from numbers of examples; (3, C)."""
+    with np.errstate(invalid="ignore"):
+        return np.array([right_C / predicted_C, right_C / wanted_C, 2 * right_C / (predicted_C + wanted_C)])
+
+
+def micro(right_C: np.ndarray, predicted_C: np.ndarray, wanted_C: np.ndarray) -> list[float]:
+    """Return precision, recall and F1 of all classes together, 0 where a denominator is 0."""
+    sums = [np.array([count_C.sum()]) for count_C in (right_C, predicted_C, wanted_C)]
+    return np.nan_to_num(precision_recall_f1(*sums))[:, 0].tolist()
+
+
+def by_label(names: Sequence[str], wanted_C: np.ndarray, right_C: np.ndarray, scores_3C: np.ndarray) -> list[LabelRow]:
+    """Return the table by label, given `precision_recall_f1`; a score without a denominator is 0."""
+    found = zip(names, wanted_C.tolist(), right_C.tolist(), *np.nan_to_num(scores_3C).tolist(), strict=True)
+    return [
+        LabelRow(label=label, examples=examples, correct=correct, precision=precision, recall=recall, f1=f1)
+        for label, examples, correct, precision, recall, f1 in found
+    ]

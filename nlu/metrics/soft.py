@@ -1,16 +1,18 @@
 """Scores of a classifier that learns from soft targets; some of its examples have a label as well."""
 
 import math
-from typing import Any, Self
+from typing import Self
+
+import numpy as np
 
 from nlu.metrics.classes import ClassScorer
-from nlu.metrics.scores import ExactSum, Record, Scores
+from nlu.metrics.scores import Columns, Record, Scores
 
 OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc")
 BINARY = ("f1", "precision", "recall", "auc", "average_precision")
 
 
-class SoftScorer:
+class SoftScorer(Columns):
     """`loss`, `agreement` with the most probable class of the soft targets, and the scores of a classifier.
 
     A record has what `ClassScorer` needs, `target`, the most probable class of its soft target or None without one, and
@@ -20,45 +22,36 @@ class SoftScorer:
     """
 
     def __init__(self, names: list[str]):
-        self._loss, self._rows = ExactSum(), 0
-        self._is_binary = len(names) == 2
-        self._labelled, self._soft = ClassScorer(names), ClassScorer(names)
-        self._num_labelled = self._num_soft = 0
+        super().__init__(names, loss="d")
+        self.labelled, self.soft = ClassScorer(names), ClassScorer(names)
 
     def add(self, record: Record) -> None:
-        self._loss.add(record["loss"])
-        self._rows += 1
+        super().add(record)
         if record["is_labelled"]:
-            self._labelled.add(record)
-            self._num_labelled += 1
+            self.labelled.add(record)
         if record["target"] is not None:
-            self._soft.add({**record, "label": record["target"]})
-            self._num_soft += 1
+            self.soft.add({**record, "label": record["target"]})
 
     def merge(self, other: Self) -> None:
-        self._loss.merge(other._loss)
-        self._labelled.merge(other._labelled)
-        self._soft.merge(other._soft)
-        self._rows += other._rows
-        self._num_labelled += other._num_labelled
-        self._num_soft += other._num_soft
+        super().merge(other)
+        self.labelled.merge(other.labelled)
+        self.soft.merge(other.soft)
 
-    def known(self) -> Any:
-        return self._labelled.known() if self._num_labelled else None
+    def known(self) -> np.ndarray:
+        return self.labelled.known()
 
-    def drawn_from(self, known: Any) -> None:
-        if known is not None:
-            self._labelled.drawn_from(known)
+    def drawn_from(self, known: np.ndarray) -> None:
+        self.labelled.drawn_from(known)
 
     def result(self) -> Scores:
-        soft = self._soft.result() if self._num_soft else None
-        labelled = self._labelled.result() if self._num_labelled else None
-        metrics = {
-            "loss": self._loss.value / self._rows,
-            "agreement": soft.metrics["accuracy"] if soft is not None else math.nan,
-        }
-        names = (*OF_LABELS, *(BINARY if self._is_binary else ()))
-        metrics |= {name: labelled.metrics[name] if labelled is not None else math.nan for name in names}
-        shown = labelled or soft
-        assert shown is not None, "an example has a label or a soft target"
-        return Scores(metrics, shown.by_label)
+        names = (*OF_LABELS, *(BINARY if len(self.names) == 2 else ()))
+        metrics = {"loss": self.mean("loss"), "agreement": math.nan} | dict.fromkeys(names, math.nan)
+        table = []
+        if len(self.soft):
+            of_soft = self.soft.result()
+            metrics["agreement"], table = of_soft.metrics["accuracy"], of_soft.by_label
+        if len(self.labelled):
+            of_labels = self.labelled.result()
+            metrics |= {name: of_labels.metrics[name] for name in names}
+            table = of_labels.by_label
+        return Scores(metrics, table)

@@ -7,12 +7,11 @@ chapter 7). Axes: N rows, of which M may be predicted as a class, C classes.
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
-from nlu.metrics.classes import ClassScorer
-from nlu.metrics.scores import Record, Scores
+from nlu.metrics.classes import ClassScorer, Decided
+from nlu.metrics.scores import Record
 
 AUTO = "auto"
 SETTING = "threshold"
@@ -77,67 +76,50 @@ def as_metrics(thresholds_C: Sequence[float], names: Sequence[str]) -> dict[str,
     return {f"{SETTING}/{name}": value for name, value in zip(names, thresholds_C, strict=True)}
 
 
-class ThresholdScorer(ClassScorer):
+class ThresholdScorer(Decided):
     """Scores of a classifier whose less certain predictions are replaced by one class, at thresholds by class.
 
     The threshold of a class is chosen among the rows for which it is the most probable one, and applies to these. With
     an aim, a record holds as `prediction` the most probable class, and its `probability`; without one, predictions are
-    final, as in a file of predictions. Memory, until thresholds are chosen: 40 bytes for each row.
+    final, as in a file of predictions. Memory: 40 bytes for each row.
     """
 
     def __init__(
-        self, names: list[str], *, aim: Aim | None = None, rejected: int = 0, given: Sequence[float] | None = None,
+        self,
+        names: list[str],
+        *,
+        aim: Aim | None = None,
+        rejected: int = 0,
+        given: Sequence[float] | None = None,
         chosen_classes: Sequence[str] | None = None,
-    ):  # fmt: skip
+    ):
         """`rejected`: number of the class of the other rows. `given`: thresholds that were chosen on another set."""
-        super().__init__(names, chosen_classes=chosen_classes)
-        self._aim, self._rejected, self._given, self._chosen = aim, rejected, given, chosen_classes
-        self._rows = {name: array("l") for name in ("label", "prediction")}
-        self._values = {name: array("d") for name in ("probability", "loss", "margin")}
+        super().__init__(names, label="l", prediction="l", probability="d", loss="d", margin="d")
+        self.aim, self.rejected, self.given, self.chosen_classes = aim, rejected, given, chosen_classes
 
     def add(self, record: Record) -> None:
-        if self._aim is None:
-            super().add(record)
-        elif self._given is not None:
-            best = self._number[record["prediction"]]
-            reached = record["probability"] >= self._given[best]
-            super().add(record if reached else {**record, "prediction": self.names[self._rejected]})
-        else:
-            for name, numbers in self._rows.items():
-                numbers.append(self._number[record[name]])
-            for name, values in self._values.items():
-                values.append(record.get(name, 0.0))
+        classes = {name: self.number[record[name]] for name in ("label", "prediction")}
+        numbers = {name: record.get(name, 0.0) for name in ("probability", "loss", "margin")}
+        self.keep(**classes, **numbers)
 
-    def merge(self, other: Self) -> None:
-        super().merge(other)
-        for name, numbers in other._rows.items():
-            self._rows[name].extend(numbers)
-        for name, values in other._values.items():
-            self._values[name].extend(values)
+    def decided(self) -> tuple[ClassScorer, dict[str, float]]:
+        scorer = ClassScorer(self.names, chosen_classes=self.chosen_classes)
+        label_N, best_N, probability_N = self.arrays("label", "prediction", "probability")
+        scorer.columns = {name: self.columns[name][:] for name in scorer.columns}
+        if self.aim is None:
+            return scorer, {}
+        thresholds_C = self.given or [
+            self.chosen(self.aim, label_N, best_N == number, probability_N, number) for number in range(len(self.names))
+        ]
+        reached_N = probability_N >= np.array(thresholds_C)[best_N]
+        scorer.columns["prediction"] = array("l", np.where(reached_N, best_N, self.rejected).tolist())
+        return scorer, as_metrics(thresholds_C, self.names)
 
-    def result(self) -> Scores:
-        if self._aim is None:
-            return super().result()
-        if self._given is not None:
-            scores = super().result()
-            scores.metrics |= as_metrics(self._given, self.names)
-            return scores
-        decided = ThresholdScorer(
-            self.names, aim=self._aim, rejected=self._rejected, given=self._thresholds(self._aim),
-            chosen_classes=self._chosen,
-        )  # fmt: skip
-        for label, best, *values in zip(*self._rows.values(), *self._values.values(), strict=True):
-            named = {"label": self.names[label], "prediction": self.names[best]}
-            decided.add(named | dict(zip(self._values, values, strict=True)))
-        return decided.result()
-
-    def _thresholds(self, aim: Aim) -> list[float]:
-        label_N, best_N = (np.array(self._rows[name]) for name in ("label", "prediction"))
-        probability_N = np.array(self._values["probability"])
-        found = []
-        for number in range(len(self.names)):
-            of_class_N, wanted = best_N == number, int((label_N == number).sum())
-            chosen = aim.threshold(probability_N[of_class_N], label_N[of_class_N] == number, wanted)
-            # A row that is rejected anyway needs no threshold, nor does a class of which nothing is known.
-            found.append(0.0 if chosen is None or number == self._rejected else chosen)
-        return found
+    def chosen(
+        self, aim: Aim, label_N: np.ndarray, is_best_N: np.ndarray, probability_N: np.ndarray, number: int
+    ) -> float:
+        """Return the threshold of a class."""
+        is_class_N = label_N == number
+        found = aim.threshold(probability_N[is_best_N], is_class_N[is_best_N], int(is_class_N.sum()))
+        # A row that is rejected anyway needs no threshold, nor does a class of which nothing is known.
+        return 0.0 if found is None or number == self.rejected else found

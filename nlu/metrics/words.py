@@ -1,52 +1,32 @@
 """Scores of predicted masked words, and of the classes of their examples."""
 
 import math
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Mapping, Sequence
 
-from nlu.metrics.scores import ExactSum, Record, Scores
+from nlu.metrics.scores import Columns, Record, Scores
 
 
-class WordScorer:
+class WordScorer(Columns):
     """`loss` of a masked token in nats, its exponential `perplexity`, and the share `accuracy` that is right.
 
     A record holds the sums of an example: `loss`, `masked` tokens, and how many of them are `right`. All masked tokens
-    of a set weigh alike. Without any, the scores are NaN. Memory: a few bytes for a set of any size.
+    of a set weigh alike. Without any, the scores are NaN. Memory: 24 bytes an example.
     """
 
-    def __init__(self) -> None:
-        self._loss, self._masked, self._right = ExactSum(), 0, 0
-
-    def add(self, record: Record) -> None:
-        self._loss.add(record["loss"])
-        self._masked += record["masked"]
-        self._right += record["right"]
-
-    def merge(self, other: Self) -> None:
-        self._loss.merge(other._loss)
-        self._masked += other._masked
-        self._right += other._right
-
-    @property
-    def masked(self) -> int:
-        """The number of masked tokens so far."""
-        return self._masked
-
-    @property
-    def loss(self) -> float:
-        """The sum of their losses."""
-        return self._loss.value
+    def __init__(self, names: Sequence[str] = (), **columns: str):
+        super().__init__(names, loss="d", masked="l", right="l", **columns)
 
     def result(self) -> Scores:
-        if not self._masked:
+        masked = sum(self.columns["masked"])
+        if not masked:
             return Scores(dict.fromkeys(("loss", "perplexity", "accuracy"), math.nan))
-        loss = self._loss.value / self._masked
+        loss = self.total("loss") / masked
         # The exponential of a large loss does not fit a float.
         perplexity = math.exp(loss) if loss < 700 else math.inf
-        return Scores({"loss": loss, "perplexity": perplexity, "accuracy": self._right / self._masked})
+        return Scores({"loss": loss, "perplexity": perplexity, "accuracy": sum(self.columns["right"]) / masked})
 
 
-class WordsAndClassScorer:
+class WordsAndClassScorer(WordScorer):
     """`loss`, `perplexity` and `accuracy` of words, and the accuracy of the class of each example, under its own name.
 
     A record also has the sums over predicted words that are not masked, but shuffled (`shuffled`, `shuffled_loss`), the
@@ -57,29 +37,15 @@ class WordsAndClassScorer:
 
     def __init__(self, accuracy: str, weights: Mapping[str, float]):
         """`accuracy`: the name of the metric of classes; `weights` of the terms `words` and `classes`."""
-        self._accuracy, self._weights = accuracy, dict(weights)
-        self._masked, self._shuffled_loss, self._class_loss = WordScorer(), ExactSum(), ExactSum()
-        self._shuffled = self._examples = self._right = 0
+        super().__init__(shuffled="l", shuffled_loss="d", class_loss="d", right_class="l")
+        self.accuracy, self.weights = accuracy, dict(weights)
 
     def add(self, record: Record) -> None:
-        self._masked.add(record)
-        self._shuffled += record["shuffled"]
-        self._shuffled_loss.add(record["shuffled_loss"])
-        self._examples += 1
-        self._right += record["predicted_class"] == record["class"]
-        self._class_loss.add(record["class_loss"])
-
-    def merge(self, other: Self) -> None:
-        self._masked.merge(other._masked)
-        self._shuffled_loss.merge(other._shuffled_loss)
-        self._class_loss.merge(other._class_loss)
-        self._shuffled += other._shuffled
-        self._examples += other._examples
-        self._right += other._right
+        super().add({**record, "right_class": record["predicted_class"] == record["class"]})
 
     def result(self) -> Scores:
-        found, words = self._masked.result().metrics, self._masked.masked + self._shuffled
-        of_words = (self._masked.loss + self._shuffled_loss.value) / words if words else math.nan
-        of_classes = self._class_loss.value / self._examples
-        loss = self._weights["words"] * of_words + self._weights["classes"] * of_classes
-        return Scores({**found, "loss": loss, self._accuracy: self._right / self._examples})
+        words = sum(self.columns["masked"]) + sum(self.columns["shuffled"])
+        of_words = (self.total("loss") + self.total("shuffled_loss")) / words if words else math.nan
+        loss = self.weights["words"] * of_words + self.weights["classes"] * self.mean("class_loss")
+        accuracy = sum(self.columns["right_class"]) / len(self)
+        return Scores({**super().result().metrics, "loss": loss, self.accuracy: accuracy})

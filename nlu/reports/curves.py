@@ -15,8 +15,8 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.metrics.calibration import CalibrationScorer
+from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_of
-from nlu.metrics.queries import ConfusionScorer
 from nlu.reports.columns import labels_of
 from nlu.reports.runs import RunRecord, metric_of, task_constants
 from nlu.reports.table import Configuration

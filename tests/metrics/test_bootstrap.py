@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, CombinedScorer, blocks_of, intervals_of_means
+from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, blocks_of, intervals_of_means, metrics_of
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer
@@ -16,14 +16,14 @@ NAMES = ["a", "b", "c", "d"]
 RESAMPLES, SEED = 60, 3
 
 
-def intervals(make: Callable[[], Scorer], records: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, float]]:
+def intervals(make: Callable[[], list[Scorer]], records: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the intervals of single rows drawn again, and the scores of all."""
     blocks, done = Blocks(make, blocks_of(len(records), SEED)), list[int]()
     for row, record in enumerate(records):
         blocks.add(row, record)
     found = blocks.intervals(RESAMPLES, SEED, done.append)
     assert done == [1] * RESAMPLES, "a bar hears of every resample"
-    return found, blocks.whole().result().metrics
+    return found, metrics_of(blocks.whole())
 
 
 def draws(rows: int) -> list[np.ndarray]:
@@ -45,7 +45,7 @@ def test_a_class_that_a_resample_lacks_keeps_its_score_in_macro_averages() -> No
     # One row of a class that is never found, and one of a class that always is: many resamples lack them.
     label_N[:2], predicted_N[:2] = (2, 3), (0, 3)
     found, scores = intervals(
-        lambda: ClassScorer(NAMES),
+        lambda: [ClassScorer(NAMES)],
         [
             {"label": NAMES[label], "prediction": NAMES[predicted], "loss": 0.0}
             for label, predicted in zip(label_N, predicted_N, strict=True)
@@ -75,7 +75,7 @@ def test_a_label_that_a_resample_lacks_keeps_its_score_in_macro_averages_too() -
     probability_NC = probability_NC.astype(np.float32).astype(np.float64)
     names = NAMES[:3]
     found, scores = intervals(
-        lambda: LabelSetScorer(names, 0.5),
+        lambda: [LabelSetScorer(names, 0.5)],
         [
             {
                 "label": [name for name, own in zip(names, own_C, strict=True) if own], "loss": 0.0,
@@ -112,7 +112,7 @@ def test_the_calibration_error_lies_in_its_own_interval() -> None:
         }
         for p, right in zip(probability_N.tolist(), right_N.tolist(), strict=True)
     ]  # fmt: skip
-    found, scores = intervals(lambda: CombinedScorer([ClassScorer(NAMES[:2]), CalibrationScorer(NAMES[:2])]), records)
+    found, scores = intervals(lambda: [ClassScorer(NAMES[:2]), CalibrationScorer(NAMES[:2])], records)
     low, high = found["ece"]
     assert 0 <= low <= scores["ece"] <= high < scores["ece"] + 0.05 and low < high
 

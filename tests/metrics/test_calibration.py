@@ -1,6 +1,5 @@
-"""Calibration, curves, queries and chosen classes against numbers computed otherwise."""
+"""Calibration, queries and chosen classes against numbers computed otherwise."""
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -10,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlu.metrics.calibration import BINS, CalibrationScorer, CurveScorer
-from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
+from nlu.metrics.calibration import BINS, CalibrationScorer
+from nlu.metrics.classes import ClassScorer, ConfusionScorer
+from nlu.metrics.ranking import QueryScorer
 
 NAMES = ["no", "a", "b"]
 
@@ -62,45 +62,6 @@ def test_a_probability_is_in_the_bin_of_its_ends() -> None:
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10_000), count=st.integers(2, 60))
-def test_the_best_thresholds_are_those_that_trying_all_of_them_finds(seed: int, count: int) -> None:
-    names = ["no", "yes"]
-    rows = records(seed, count, names)
-    label_N = np.array([names.index(row["label"]) for row in rows])
-    yes_N = np.array([row["probabilities"]["yes"] for row in rows])
-    tried = {
-        p: (
-            2 * label_N[yes_N >= p].sum() / max(1, (yes_N >= p).sum() + label_N.sum()),
-            (label_N == (yes_N >= p)).mean(),
-        )
-        for p in [*yes_N, np.nextafter(yes_N.max(), 2)]
-    }
-    found = told(CurveScorer(names), rows).result().metrics
-    assert found["best_f1"] == pytest.approx(max(f1 for f1, _ in tried.values()))
-    assert found["best_accuracy"] == pytest.approx(max(accuracy for _, accuracy in tried.values()))
-    assert tried[found["threshold_f1"]][0] == pytest.approx(found["best_f1"])
-    assert tried[found["threshold_accuracy"]][1] == pytest.approx(found["best_accuracy"])
-    assert not [p for p, (f1, _) in tried.items() if p > found["threshold_f1"] and math.isclose(f1, found["best_f1"])]
-
-
-def test_areas_are_means_over_the_classes_that_occur_beside_others() -> None:
-    rows = records(3, 40)
-    label_N = np.array([NAMES.index(row["label"]) for row in rows])
-    probability_NC = np.array([list(row["probabilities"].values()) for row in rows])
-    found = told(
-        CurveScorer([*NAMES, "never"]), [{**r, "probabilities": {**r["probabilities"], "never": 0.0}} for r in rows]
-    )
-    auc_C = [_pairs_in_order(label_N == c, probability_NC[:, c]) for c in range(3)]
-    assert found.result().metrics["auc_macro"] == pytest.approx(np.mean(auc_C))
-
-
-def _pairs_in_order(is_positive_N: np.ndarray, value_N: np.ndarray) -> float:
-    """The share of pairs of a positive and a negative row in which the positive one is higher; ties count half."""
-    up, down = value_N[is_positive_N][:, None], value_N[~is_positive_N][None]
-    return float(((up > down) + 0.5 * (up == down)).mean())
-
-
-@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
 def test_queries_are_scored_as_by_hand(seed: int, count: int) -> None:
     rows = records(seed, count)
@@ -134,7 +95,8 @@ def test_chosen_classes_and_the_confusion_matrix_are_those_of_scikit_learn(seed:
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         right, predicted, labels=["a", "b"], average="micro", zero_division=0
     )
-    scores = told(ChosenScorer(["a", "b"]), rows).result().metrics
+    scored = told(ClassScorer(NAMES, chosen_classes=["a", "b"]), [{**row, "loss": 0.0} for row in rows])
+    scores = scored.result().metrics
     assert (scores["precision_chosen"], scores["recall_chosen"]) == pytest.approx((precision, recall))
     assert scores["f1_chosen"] == pytest.approx(f1)
     matrix = told(ConfusionScorer(NAMES), rows).matrix()

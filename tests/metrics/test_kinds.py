@@ -104,5 +104,5 @@ def test_the_header_of_a_file_names_the_kind_of_its_records(tmp_path: Path) -> N
     write_predictions(path, {"step": 1}, [])
     with pytest.raises(DataError, match="does not name the kind of its records; score the run again"):
         kind_of(predictions_of(tmp_path, "dev"), {})
-    with pytest.raises(UserError, match="SpanCounts is not a kind of record"):
-        kind_named("nlu.metrics.spans.SpanCounts")
+    with pytest.raises(UserError, match="WordScorer is not a kind of record"):
+        kind_named("nlu.metrics.words.WordScorer")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nlu.metrics.label_sets import LabelSetScorer, best_threshold
+from nlu.metrics.label_sets import LabelSetScorer
 
 NAMES = ["a", "b", "c"]
 ROWS = [  # what is right, and the probabilities of a, b, c
@@ -65,7 +65,7 @@ def test_the_tuned_threshold_is_the_best_of_all() -> None:
     rng = np.random.default_rng(0)
     label_NC = rng.random((40, 3)) < 0.4
     probability_NC = np.round(np.clip(label_NC * 0.3 + rng.random((40, 3)) * 0.7, 0, 1), 2).astype(np.float32)
-    chosen = best_threshold(label_NC, probability_NC)
+    chosen = LabelSetScorer(NAMES).best(label_NC, probability_NC)
 
     def micro_f1(threshold: float) -> float:
         return metrics.f1_score(label_NC, probability_NC >= np.float32(threshold), average="micro", zero_division=0)
@@ -75,7 +75,7 @@ def test_the_tuned_threshold_is_the_best_of_all() -> None:
 
 def test_a_tuned_threshold_is_half_way_to_the_next_lower_probability_or_to_nothing() -> None:
     def best(labels: list[int], *probabilities: float) -> float:
-        return best_threshold(np.array([labels], bool), np.array([probabilities], np.float32))
+        return LabelSetScorer(NAMES).best(np.array([labels], bool), np.array([probabilities], np.float32))
 
     assert best([1, 0, 0], 0.75, 0.25, 0.125) == 0.5
     assert best([1, 1], 0.75, 0.25) == 0.125

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data.targets.tags import split_tag, to_bio
-from nlu.metrics.spans import SpanCounts, SpanScorer, legal_tags, spans_of
+from nlu.metrics.spans import SpanScorer, legal_tags, spans_of
 
 NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 
@@ -46,16 +46,6 @@ def test_the_legal_tags_are_legal_and_those_of_each_unit_where_these_are(length,
     greedy = [NAMES[tag] for tag in scores_UC.argmax(1)]
     assert is_legal(tags)
     assert tags == greedy or not is_legal(greedy)
-
-
-def test_spans_are_counted_by_first_unit_last_unit_and_type():
-    counts = SpanCounts()
-    counts.add("B-X I-X O B-Y O".split(), "B-X I-X O B-X O".split())
-    counts.add("B-X O B-Y O O".split(), "B-X I-X B-Y O B-Y".split())
-    assert (counts.right.total(), counts.predicted.total(), counts.wanted.total()) == (2, 4, 5)
-    assert counts.scores() == pytest.approx({"precision": 2 / 4, "recall": 2 / 5, "f1": 4 / 9})
-    assert counts.scores("X") == pytest.approx({"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5})
-    assert counts.scores("Y") == pytest.approx({"precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2})
 
 
 def test_records_of_tagged_rows_are_scored_as_by_hand() -> None:

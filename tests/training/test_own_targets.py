@@ -22,7 +22,7 @@ import numpy as np, pyarrow as pa, torch
 from nlu.data.targets import Target
 from nlu.losses.loss import RowLoss
 from nlu.metrics.kinds import Kind
-from nlu.metrics.scores import ExactSum, Scores
+from nlu.metrics.scores import Columns, Scores
 from nlu.tasks.task import RowsOfLogits, to_host
 
 
@@ -51,20 +51,15 @@ class CrossEntropy(RowLoss):
         return -(shares_NC * logits_NC.log_softmax(-1)).sum(-1)
 
 
-class MeanLoss:
+class MeanLoss(Columns):
     def __init__(self):
-        self.total, self.count = ExactSum(), 0
+        super().__init__(loss="d", rows="l")
 
     def add(self, record):
-        self.total.add(record["loss"])
-        self.count += record.get("rows", 1)
-
-    def merge(self, other):
-        self.total.merge(other.total)
-        self.count += other.count
+        super().add({"rows": 1, **record})
 
     def result(self):
-        return Scores({"loss": self.total.value / self.count})
+        return Scores({"loss": self.total("loss") / sum(self.columns["rows"])})
 
 
 class Kept(Kind):
