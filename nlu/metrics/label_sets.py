@@ -1,7 +1,6 @@
 """Scores of predicted sets of labels. Axes: N examples, C labels."""
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,9 +33,8 @@ class LabelSetScorer(Columns):
         given: Sequence[float] | None = None,
     ):
         """`given`: thresholds by label that were chosen on another set."""
-        super().__init__(names, loss="d", probabilities="l")
-        # Of each example a value for each label.
-        self.columns |= {"label": array("b"), "prediction": array("b"), "probability": array("f")}
+        # Of each example a loss, and a value for each label.
+        super().__init__(names, loss="d", probabilities="l", label="b", prediction="b", probability="f")
         self.threshold, self.aim, self.given = threshold, aim or Aim(), given
         self.of_all: np.ndarray | None = None
 

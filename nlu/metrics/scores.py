@@ -72,7 +72,7 @@ class Columns:
         """`names` of classes or labels; `columns`: the type of each, as in the standard module `array`."""
         self.names = list(names)
         self.number = {name: number for number, name in enumerate(self.names)}
-        self.columns = {name: array(type_) for name, type_ in columns.items()}
+        self.columns: dict[str, array[float]] = {name: array(type_) for name, type_ in columns.items()}
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

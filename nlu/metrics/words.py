@@ -1,7 +1,8 @@
 """Scores of predicted masked words, and of the classes of their examples."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import ClassVar
 
 from nlu.metrics.scores import Columns, Record, Scores
 
@@ -13,8 +14,10 @@ class WordScorer(Columns):
     of a set weigh alike. Without any, the scores are NaN. Memory: 24 bytes an example.
     """
 
-    def __init__(self, names: Sequence[str] = (), **columns: str):
-        super().__init__(names, loss="d", masked="l", right="l", **columns)
+    kept: ClassVar[dict[str, str]] = {"loss": "d", "masked": "l", "right": "l"}
+
+    def __init__(self) -> None:
+        super().__init__(**self.kept)
 
     def result(self) -> Scores:
         masked = sum(self.columns["masked"])
@@ -35,9 +38,11 @@ class WordsAndClassScorer(WordScorer):
     masked words.
     """
 
+    kept = WordScorer.kept | {"shuffled": "l", "shuffled_loss": "d", "class_loss": "d", "right_class": "l"}
+
     def __init__(self, accuracy: str, weights: Mapping[str, float]):
         """`accuracy`: the name of the metric of classes; `weights` of the terms `words` and `classes`."""
-        super().__init__(shuffled="l", shuffled_loss="d", class_loss="d", right_class="l")
+        super().__init__()
         self.accuracy, self.weights = accuracy, dict(weights)
 
     def add(self, record: Record) -> None:

@@ -16,7 +16,9 @@ NAMES = ["a", "b", "c", "d"]
 RESAMPLES, SEED = 60, 3
 
 
-def intervals(make: Callable[[], list[Scorer]], records: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, float]]:
+def intervals(
+    make: Callable[[], list[Scorer]], records: list[dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the intervals of single rows drawn again, and the scores of all."""
     blocks, done = Blocks(make, blocks_of(len(records), SEED)), list[int]()
     for row, record in enumerate(records):
