@@ -9,7 +9,7 @@ python -m nlu.serve run=outputs/mine --interactive    a prompt in this terminal
 NLU_SERVE_TOKEN=... python -m nlu.serve run=outputs/mine host=0.0.0.0    for other machines, which send the token
 
 POST /predict    {"rows": [{"text": "..."}], "scores": false, "logits": false}; answers {"rows": [{"prediction": ...}]}
-POST /explain    {"row": {"text": "..."}, "label": null, "mistakes": 3}; how much each token adds to the score
+POST /explain    {"row": {"text": "..."}, "label": null, "span": null}; how much each token adds to the score
 GET /labels /health /metrics /openapi.json
 """
 

@@ -1,38 +1,41 @@
 """The routes of a server: predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json."""
 
 import asyncio
-import json
 import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import nlu
 from nlu.config.errors import OutOfMemory, UserError
 from nlu.config.inference import Serve
+from nlu.data.layouts import Values
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.listener import LOOPBACK, TOKEN
 from nlu.serving.measures import Measures
-from nlu.serving.requests import GONE, AskedWhy, Refused, example_of, read_body, read_explain, read_predict
-from nlu.serving.schemas import EXPLAIN_ROUTE, PREDICT_ROUTE
+from nlu.serving.requests import GONE, ExplainBody, PredictBody, Refused, sentence_of
 from nlu.serving.served import Newest, Served
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 T = TypeVar("T")
 PAGE = {
     "/": ("index.html", "text/html"),
@@ -40,6 +43,16 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript"),
 }
 """the files of the page, which contain nothing about the run"""
+OPEN = {"/health", *PAGE}
+"""the paths that need no token"""
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The token is missing or wrong"},
+    413: {"description": "The body is too large"},
+    422: {"description": "A row or a key cannot be used"},
+    429: {"description": "Too many rows wait"},
+    504: {"description": "No answer in time"},
+}
+"""statuses of a refused request, whose answer is {"detail": SENTENCE}"""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -63,6 +76,14 @@ class Application:
 
     def routes(self) -> FastAPI:
         """Return the ASGI application."""
+        answered = self._answered
+
+        class Route(APIRoute):
+            """A route whose requests are checked, counted, and refused in one sentence."""
+
+            def get_route_handler(self) -> Handler:
+                return partial(answered, self.path, super().get_route_handler())
+
         # FastAPI's pages of documentation would load scripts from other sites, without asking for the token.
         app = FastAPI(
             title="nlu",
@@ -72,51 +93,47 @@ class Application:
             openapi_url=None,
             redirect_slashes=False,
             lifespan=self._life,
+            responses=REFUSALS,
         )
-        app.post("/predict", **PREDICT_ROUTE)(self._route("/predict", self.predict))
-        app.post("/explain", **EXPLAIN_ROUTE)(self._route("/explain", self.explain))
-        app.get("/labels", summary="What the run predicts, and the fields of a row")(
-            self._route("/labels", self.labels)
-        )
-        health = self._route("/health", self.health, is_open=True)
-        app.get("/health", summary="Whether the server answers, and by which checkpoint")(health)
-        app.get("/metrics", summary="Counts and times, for Prometheus")(self._route("/metrics", self.metrics))
+        app.router.route_class = Route
+        app.post("/predict", summary="Predict rows, each independent of the others")(self.predict)
+        app.post("/explain", summary="How much each token of a row adds to its score")(self.explain)
+        app.get("/labels", summary="What the run predicts, and the fields of a row")(self.labels)
+        app.get("/health", summary="Whether the server answers, and by which checkpoint")(self.health)
+        app.get("/metrics", summary="Counts and times, for Prometheus")(self.metrics)
 
-        async def described(request: Request) -> Response:
+        async def described() -> Response:
             return JSONResponse(app.openapi())
 
-        app.get("/openapi.json", include_in_schema=False)(self._route("/openapi.json", described))
+        app.get("/openapi.json", include_in_schema=False)(described)
         for path, (name, kind) in PAGE.items():
-            app.get(path, include_in_schema=False)(self._route(path, partial(_file, name, kind), is_open=True))
-        app.add_exception_handler(404, _unknown_path)
-        app.add_exception_handler(405, self._wrong_method)
+            app.get(path, include_in_schema=False)(_file_of(name, kind))
         return app
 
-    async def predict(self, request: Request) -> Response:
-        served, body = self.newest.served, await self._body(request)
-        began_s = time.perf_counter()
-        asked = read_predict(body, served.trained, self.config)
-        self.measures.add("reading", time.perf_counter() - began_s)
-        found = await self._answer(
-            lambda: self.batcher.submit(served.predictor, asked.values, with_logits=asked.logits), request
+    async def predict(self, asked: PredictBody, request: Request) -> Response:
+        served = self.newest.served
+        columns, values = asked.columns(served.trained), asked.values(served.trained, self.config)
+        self.measures.add("reading", time.perf_counter() - request.state.read_s)
+        found = await self._result(
+            lambda: self.batcher.submit(served.predictor, values, with_logits=asked.logits), request
         )
         self.measures.rows.inc(len(found))
         began_s = time.perf_counter()
-        answer = JSONResponse(
-            {"rows": [asked.columns.cells(row, one) for row, one in zip(asked.values, found, strict=True)]}
-        )
+        answer = JSONResponse({"rows": [columns.cells(row, one) for row, one in zip(values, found, strict=True)]})
         self.measures.add("writing", time.perf_counter() - began_s)
         return answer
 
-    async def explain(self, request: Request) -> Response:
+    async def explain(self, asked: ExplainBody, request: Request) -> Response:
         served = self.newest.served
-        asked = read_explain(await self._body(request), served.trained, self.config)
-        return JSONResponse(await self._answer(lambda: self.batcher.submit_long(_explained(served, asked)), request))
+        values = asked.values(served.trained, self.config)
+        span = None if asked.span is None else (asked.span[0], asked.span[1])
+        parts = _explained(served, values, asked.label, span)
+        return JSONResponse(await self._result(lambda: self.batcher.submit_long(parts), request))
 
-    async def labels(self, request: Request) -> Response:
+    async def labels(self) -> Response:
         return JSONResponse(self.newest.served.about())
 
-    async def health(self, request: Request) -> Response:
+    async def health(self) -> Response:
         is_alive = self.batcher.is_alive
         found = {
             "status": "ok" if is_alive else "broken",
@@ -125,49 +142,60 @@ class Application:
         }
         return JSONResponse(found, 200 if is_alive else 503)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self) -> Response:
         return Response(self.measures.text(), media_type=CONTENT_TYPE_LATEST)
 
-    def _route(self, path: str, handle: Handler, *, is_open: bool = False) -> Handler:
-        """Return a handler that checks and counts requests, calls `handle`, and answers refused ones in one sentence.
+    async def _answered(self, path: str, handle: Handler, request: Request) -> Response:
+        """Check and count a request, and answer it by `handle`, or in one sentence if it is refused.
 
-        Requests are counted under `path`, since the path of a request is arbitrary. `is_open`: needs no token.
+        Requests are counted under `path`, since the path of a request is arbitrary.
         """
-
-        async def answer(request: Request) -> Response:
-            began_s = time.perf_counter()
-            try:
-                self._require_near(request)
-                if not is_open:
-                    self._require_allowed(request)
-                response = await handle(request)
-            except Refused as refused:
-                response = JSONResponse({"detail": refused.sentence}, refused.status, refused.headers)
-            # FastAPI's own answer to an error would be a text without these headers and would not be counted.
-            except Exception:
-                log.exception("%s %s", request.method, path)
-                response = JSONResponse({"detail": "internal error of the server; its log has the details"}, 500)
-            self.measures.requests.labels(path, response.status_code).inc()
-            self.measures.seconds.labels(path).observe(time.perf_counter() - began_s)
-            return response
-
-        return answer
-
-    async def _wrong_method(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException) and error.headers, "Starlette raises it for 405, with Allow"
-        path, allowed, body = request.url.path, error.headers["Allow"], ""
-        if path in ("/predict", "/explain"):
-            try:
-                # The message contains the fields of a row, which are only for allowed clients.
-                self._require_near(request)
+        # curl -d names another type, and FastAPI would not read the body as JSON.
+        MutableHeaders(scope=request.scope)["Content-Type"] = "application/json"
+        began_s = time.perf_counter()
+        try:
+            self._require_near(request)
+            if path not in OPEN:
                 self._require_allowed(request)
-            except Refused as denied:
-                return JSONResponse({"detail": denied.sentence}, denied.status, denied.headers)
-            example = example_of(self.newest.served.trained)
-            found = {"rows": [example]} if path == "/predict" else {"row": example}
-            body = f" with a body such as {json.dumps(found)}"
-        refused = f"{request.method:.20} {path:.80} is not answered; send {allowed}{body}"
-        return JSONResponse({"detail": refused}, 405, error.headers)
+            await self._read_body(request)
+            response = await handle(request)
+        except Refused as error:
+            response = _refusal(error)
+        except RequestValidationError as error:
+            response = _refusal(Refused(422, sentence_of(error, self.newest.served.trained)))
+        except UserError as error:
+            response = _refusal(Refused(422, " ".join(error.problems)))
+        except HTTPException as error:
+            # Bytes that are no text, or JSON that is nested too deeply.
+            response = _refusal(Refused(422, f"{error.detail}; send JSON"))
+        # FastAPI's own answer to an error would be a text without these headers and would not be counted.
+        except Exception:
+            log.exception("%s %s", request.method, path)
+            response = _refusal(Refused(500, "internal error of the server; its log has the details"))
+        self.measures.requests.labels(path, response.status_code).inc()
+        self.measures.seconds.labels(path).observe(time.perf_counter() - began_s)
+        return response
+
+    async def _read_body(self, request: Request) -> None:
+        """Wait for the body. Raises Refused if it is too large, or does not arrive in time."""
+        limit_s, limit_kb, body = self.config.timeout_s, self.config.max_body_kb, bytearray()
+        try:
+            # One limit for the whole body: a client that sends a byte now and then would keep a limit for each piece
+            # forever.
+            async with asyncio.timeout(limit_s):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > limit_kb * 1024:
+                        raise Refused(
+                            413, f"the body is larger than {limit_kb} KB, max_body_kb of this server; send fewer rows"
+                        )
+        except ClientDisconnect:
+            raise Refused(GONE, "the client has gone") from None
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {limit_s:g} s, timeout_s of this server") from None
+        # FastAPI takes it from there.
+        request._body = bytes(body)
+        request.state.read_s = time.perf_counter()
 
     def _require_near(self, request: Request) -> None:
         """Refuse requests that a page of another site may have sent through a browser."""
@@ -192,10 +220,7 @@ class Application:
         if self._token and not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise Refused(401, f"the token is missing or wrong; send Authorization: Bearer, with {TOKEN} of the server")
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, self.config.max_body_kb, self.config.timeout_s)
-
-    async def _answer(self, submit: Callable[[], Future[T]], request: Request) -> T:
+    async def _result(self, submit: Callable[[], Future[T]], request: Request) -> T:
         """Return the result of the thread of the model.
 
         Raises Refused if too much waits, if it takes too long, or if the client has disconnected.
@@ -203,7 +228,7 @@ class Application:
         try:
             answer = asyncio.wrap_future(submit())
         except Busy as error:
-            raise Refused(429, f"too many requests at once: {error}; try again later", retry_after_s=1) from None
+            raise Refused(429, f"too many requests at once: {error}; try again later") from None
         # After the body, the next message is that the client has disconnected.
         gone = asyncio.ensure_future(request.receive())
         try:
@@ -216,9 +241,7 @@ class Application:
                 504, f"no answer within {self.config.timeout_s:g} s, timeout_s of this server; send fewer rows at once"
             )
         except OutOfMemory as error:
-            raise Refused(503, " ".join(error.problems), retry_after_s=1) from None
-        except UserError as error:
-            raise Refused(422, " ".join(error.problems)) from None
+            raise Refused(503, " ".join(error.problems)) from None
         finally:
             # On every way out. Cancelling the answer skips the rows that were not computed yet; it does nothing to a
             # finished one.
@@ -245,16 +268,20 @@ class Application:
             await asyncio.to_thread(self.newest.renew, self.measures.reloads.inc)
 
 
-async def _unknown_path(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": f"unknown path {request.url.path:.80}; /openapi.json lists all paths"}, 404)
+def _refusal(refused: Refused) -> Response:
+    return JSONResponse({"detail": refused.sentence}, refused.status, refused.headers)
 
 
-def _explained(served: Served, asked: AskedWhy) -> Parts:
-    return asdict((yield from explaining(served.predictor, asked.values, asked.label, asked.span)))
+def _explained(served: Served, values: Values, label: str | None, span: tuple[int, int] | None) -> Parts:
+    return asdict((yield from explaining(served.predictor, values, label, span)))
 
 
-async def _file(name: str, kind: str, request: Request) -> Response:
-    return Response(files("nlu.serving").joinpath("page", name).read_bytes(), media_type=kind, headers=HEADERS)
+def _file_of(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+    async def answer() -> Response:
+        content = files("nlu.serving").joinpath("page", name).read_bytes()
+        return Response(content, media_type=kind, headers=HEADERS)
+
+    return answer
 
 
 def _name_of(host: str) -> str:

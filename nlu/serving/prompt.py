@@ -1,10 +1,9 @@
 """A prompt in the terminal that predicts each text that is typed."""
 
-import readline
+# Imported for its effect: arrow keys recall earlier lines.
+import readline  # noqa: F401
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -17,10 +16,7 @@ from nlu.inference.predictor import text_of
 from nlu.inference.source import alternatives_of
 from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs
-from nlu.storage.cache import cache_dir
 
-MOST_LINES = 1000
-"""the length of the history"""
 BAR_CELLS = 30
 SHOWN_LABELS = 10
 SPAN_STYLES = (
@@ -57,12 +53,7 @@ def run_prompt(config: Serve) -> int:
 
 def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yield rows, typed field by field; an empty line starts the row again."""
-    history = cache_dir() / "history"
     is_asked = sys.stdin.isatty()
-    if is_asked:
-        with suppress(OSError):
-            readline.read_history_file(history)
-        readline.set_history_length(MOST_LINES)
     row: dict[str, str] = {}
     try:
         while True:
@@ -79,9 +70,6 @@ def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
         print(end="\n" if is_asked else "")
         if row and len(row) < len(roles):
             print(f"the last row lacks {roles[len(row)]}, and is skipped", file=sys.stderr)
-    finally:
-        if is_asked:
-            _keep(history)
 
 
 def _line(prompt: str) -> str:
@@ -94,15 +82,6 @@ def _line(prompt: str) -> str:
         print("a line that is not UTF-8 is skipped", file=sys.stderr)
         return ""
     return line
-
-
-def _keep(history: Path) -> None:
-    # The texts may be private, so only the user may read the file.
-    with suppress(OSError):
-        history.parent.mkdir(parents=True, exist_ok=True)
-        # Created before readline writes it, which would give it the usual rights. The rights of an existing file stay.
-        history.touch(mode=0o600)
-        readline.write_history_file(history)
 
 
 def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Cell]) -> Iterator[Text]:
