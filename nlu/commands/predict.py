@@ -60,7 +60,7 @@ def _located(config: "Predict") -> "Located":
     # Not with several ranks: one that starts late would find the pieces of the others.
     if config.output != STANDARD and placement().kind == "alone":
         for _, output in pairs:
-            pieces_of(output, is_one_of_several=len(pairs) > 1).require_place()
+            pieces_of(output).require_place()
     return located
 
 

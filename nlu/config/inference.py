@@ -115,7 +115,7 @@ class Predict(_Prediction, _Job):
 
     input: Annotated[Input, Naming("keys, such as input.path=new.csv")]
     output: OutputFile
-    """A file, csv, tsv, jsonl, parquet or conll by its suffix; odps://PROJECT/tables/NAME; - = standard output. Each of
+    """A file, csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - = standard output. Each of
     several inputs has a file: * stands for the name of the input without its suffix."""
     scores: bool = False
     """Add a column with the probability of each label."""

@@ -1,4 +1,4 @@
-"""The formats of predicted rows: csv, tsv, jsonl, parquet, CoNLL columns and tables of MaxCompute.
+"""The formats of predicted rows: csv, tsv, jsonl, parquet and tables of MaxCompute.
 
 If the output has the format of the input, the original bytes of each row are kept. Otherwise rows are written from
 their columns.
@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,19 +19,14 @@ from nlu.config.words import counted
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
-from nlu.data.targets.tags import UNTYPED
 from nlu.data.windows import CUT
 from nlu.inference.parquet_output import Parquet, TableRows
 from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
 from nlu.inference.predictor import Columns, text_of
-from nlu.metrics.kinds import PREDICTION, SpanCell, SpanKind, UnitClassesKind
 from nlu.storage.files import json_text
 from nlu.storage.tables import is_table
 
-BLANK = " \t\r\n"
-FORMATS = {
-    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".conll": "conll",
-}  # fmt: skip
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
 
 
 def output_of(path: str, source: Originals, columns: Columns, separator: str, *, keeps: bool = True) -> OutputFormat:
@@ -48,8 +43,6 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str, *,
             f"{source.path} has a column {clash[0]} already; set prefix, which begins the names of new columns, such "
             "as prefix=model_"
         )
-    if chosen == "conll":
-        return _Conll(source, columns)
     if chosen == "parquet":
         return Parquet(source, columns)
     if chosen == "odps":
@@ -62,8 +55,7 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str, *,
 def _format_of(path: str, source: Originals, *, keeps: bool) -> str:
     if path == "-":
         # Standard output is read by another program as it is written, so only formats of lines are possible.
-        kept = ("csv", "tsv", "conll") if keeps else ("csv", "tsv")
-        return source.file_format if source.file_format in kept else "jsonl"
+        return source.file_format if source.file_format in ("csv", "tsv") else "jsonl"
     if is_table(path):
         return "odps"
     suffix = Path(path).suffix.lower()
@@ -73,14 +65,6 @@ def _format_of(path: str, source: Originals, *, keeps: bool) -> str:
     if chosen is None:
         raise UserError(
             f"output is {path}, with the unknown suffix {suffix!r}; {hint(suffix, FORMATS)}; give it one of these"
-        )
-    if chosen == "conll" and not keeps:
-        raise UserError(
-            f"output is {path}, CoNLL columns, which hold the tokens, but columns is false; give it the suffix .jsonl"
-        )
-    if chosen == "conll" and source.file_format != "conll":
-        raise UserError(
-            f"output is {path}, CoNLL columns, but the input is {source.file_format}; give it the suffix .jsonl"
         )
     if keeps and chosen == "parquet" and source.file_format in ("jsonl", "json", "conll"):
         raise UserError(
@@ -216,45 +200,3 @@ class _Jsonl(_Joined):
         # drop all but the last of equal keys.
         inside = text[1:-1].strip()
         return f"{{{inside}{', ' if inside else ''}{added[1:]}\n"
-
-
-class _Conll(_Joined):
-    """One token per line, with its predicted tag in the last column, and an empty line after each sentence."""
-
-    def __init__(self, source: Originals, columns: Columns):
-        if not isinstance(columns.kind, SpanKind | UnitClassesKind) or columns.logits or columns.spans != "first_last":
-            raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
-        self._are_classes = isinstance(columns.kind, UnitClassesKind)
-        self._source, self._prediction = source, columns.prefix + PREDICTION
-
-    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
-        return "".join(map(self._row, rows)).encode()
-
-    def _row(self, row: PredictedRow) -> str:
-        assert isinstance(row.original, str), "lines are kept as texts"
-        lines = row.original.removesuffix("\n").split("\n")
-        found = row.cells[self._prediction]
-        if not isinstance(found, list):
-            return "\n".join([*lines, ""])
-        is_token = [cells is not None for cells in self._source.token_lines(row.original)]
-        tags = iter([tag or "_" for tag in found]) if self._are_classes else _tags(found, sum(is_token))
-        # Columns are separated as in the first token of the sentence.
-        gap = "\t" if "\t" in lines[is_token.index(True)] else " "
-        written = [
-            f"{line.rstrip(BLANK)}{gap}{next(tags)}" if own else line.removesuffix("\r")
-            for line, own in zip(lines, is_token, strict=True)
-        ]
-        # The last sentence of a file may end without an empty line.
-        return "\n".join([*written, *([""] if is_token[-1] else []), ""])
-
-    def require_writable(self, original: Original, place: str) -> None:
-        """Every row has a place for its tags."""
-
-
-def _tags(spans: Sequence[SpanCell], count: int) -> Iterator[str]:
-    tags = ["O"] * count
-    for span in spans:
-        for place in range(span["first"], span["last"] + 1):
-            letter = "I" if place > span["first"] else "B"
-            tags[place] = letter if span["type"] == UNTYPED else f"{letter}-{span['type']}"
-    return iter(tags)

@@ -43,9 +43,6 @@ class Joins(Protocol):
 class Pieces:
     """The pieces of one file."""
 
-    is_one_of_several = False
-    """whether a mark stays after the last step, until all outputs of the command are complete (`clear`)"""
-
     def __init__(self, place: Path):
         self.place = place
         self.folder = place.with_name(f".{place.name}.pieces")
@@ -76,16 +73,10 @@ class Pieces:
             ) from None
 
     def require_place(self) -> None:
-        """Raise UserError if the file exists or its folder does not; remove what a killed command has left.
-
-        One of several may exist if the same command has written it; `is_finished` then compares the plan.
-        """
+        """Raise UserError if the folder of the file does not exist, or the file does, unless a command has completed it
+        and was killed before its end; `is_finished` then compares the plan."""
         if self._is_marked():
             return
-        # Killed in `finish` between the rename and the removal: DONE without JOINED shows that the file at the place is
-        # the joined one, so the output is complete and only the pieces are left over.
-        if self.place.exists() and (self.folder / DONE).is_file() and not (self.folder / JOINED).exists():
-            remove(self.folder)
         if self.place.exists():
             raise UserError(f"output is {self.place}, which exists; nothing was written; choose another, or remove it")
         if not self.place.parent.is_dir():
@@ -96,15 +87,14 @@ class Pieces:
             require_writable(self.place.parent, "output", self.place)
 
     def _is_marked(self) -> bool:
-        """Whether a command over several inputs completed this file and was killed before it completed the others."""
-        is_done = (self.folder / DONE).is_file() and not (self.folder / JOINED).exists()
-        return self.is_one_of_several and is_done and self._exists()
+        """Whether a command that has not ended completed this file: DONE without JOINED shows that it was renamed."""
+        return (self.folder / DONE).is_file() and not (self.folder / JOINED).exists() and self._exists()
 
     def _exists(self) -> bool:
         return self.place.exists()
 
     def is_finished(self, plan: Mapping[str, object]) -> bool:
-        """Whether the same command has already completed this file, as one of several.
+        """Whether the same command has already completed this file.
 
         Raises UserError if it was a command with other settings.
         """
@@ -114,15 +104,12 @@ class Pieces:
         return True
 
     def clear(self) -> None:
-        """Remove the mark of one of several outputs."""
+        """Remove the mark of a complete file, at the end of the command that may write several."""
         if self._is_marked():
             remove(self.folder)
 
     def _end(self) -> None:
-        """Remove the pieces, all but the mark and the plan for one of several."""
-        if not self.is_one_of_several:
-            remove(self.folder)
-            return
+        """Remove the pieces, and leave the plan and the mark that the file is complete."""
         write_bytes(self.folder / DONE, b"")
         for path in [*self.folder.glob("*.piece"), self.folder / JOINED]:
             path.unlink(missing_ok=True)
@@ -156,8 +143,8 @@ class Pieces:
         self.require_place()
         self._join([self._path(number) for number in range(count)], output)
         # The mark is on the disk before the rename, so a kill at any line leaves either no file at the place or one
-        # that `require_place` recognizes. A rename also fails to be a copy only within one file system, so the joined
-        # file lies in a folder beside the place.
+        # that is known as complete. A rename is no copy only within one file system, so the joined file lies in a
+        # folder beside the place.
         write_bytes(self.folder / DONE, b"")
         os.rename(self.folder / JOINED, self.place)
         sync_folder(self.place.parent)
@@ -232,14 +219,12 @@ class TablePieces(Pieces):
         remove(self.folder)
 
 
-def pieces_of(output: str, *, is_one_of_several: bool = False) -> Pieces:
+def pieces_of(output: str) -> Pieces:
     """Return the pieces of the file that `output` names. Raises UserError if it cannot be written."""
     if is_table(output):
         return TablePieces(TableTarget(output, "output"))
     place = parse_place(output, "output", writes=True)
-    pieces = Pieces(Path(output)) if place.is_local else ObjectPieces(place)
-    pieces.is_one_of_several = is_one_of_several
-    return pieces
+    return Pieces(Path(output)) if place.is_local else ObjectPieces(place)
 
 
 def pairs_of(inputs: str | Sequence[str], output: str) -> list[tuple[str, str]]:

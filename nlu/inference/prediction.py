@@ -56,7 +56,7 @@ def run_prediction(config: Predict, located: Located) -> int:
         pairs = pairs_of(config.input.path, config.output)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
-        outputs = [pieces_of(output, is_one_of_several=len(pairs) > 1) for _, output in pairs if output != STANDARD]
+        outputs = [pieces_of(output) for _, output in pairs if output != STANDARD]
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
@@ -73,7 +73,7 @@ def run_prediction(config: Predict, located: Located) -> int:
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
-                work.run(ranks, is_one_of_several=len(pairs) > 1)
+                work.run(ranks)
         for pieces in outputs if ranks.is_first else ():
             pieces.clear()
     return 0
@@ -115,7 +115,7 @@ class Work:
     """whether the reader of standard output has closed it"""
     bar: Bar = field(init=False)
 
-    def run(self, ranks: Ranks, *, is_one_of_several: bool = False) -> None:
+    def run(self, ranks: Ranks) -> None:
         """Predict all rows and write them. All ranks must call it."""
         trained = self.predictor.trained
         where = f"{ranks.world_size} x {ranks.device.type}"
@@ -126,7 +126,7 @@ class Work:
             if self.config.output == STANDARD:
                 self.to_standard_output()
             else:
-                pieces = pieces_of(self.config.output, is_one_of_several=is_one_of_several)
+                pieces = pieces_of(self.config.output)
                 if ranks.from_first(ranks.is_first and pieces.is_finished(self._plan())):
                     if ranks.is_first:
                         log.info("%s is complete; the same command wrote it", pieces.shown)

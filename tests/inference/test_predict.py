@@ -115,38 +115,6 @@ def test_parquet_keeps_its_types_and_other_tables_become_text(run: Path, tmp_pat
     assert other["n"].to_pylist() == ["1", ""] and other["prediction"].equals(found["prediction"])
 
 
-def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path, run_of: Any) -> None:
-    run = run_of("tag")
-    (tmp_path / "new.conll").write_text("a\tNN\nd\tVB\na\tNN\n\nb\tNN\n")
-    predict(f"run={run}", f"input={tmp_path}/new.conll", "input.fields={tokens: 0}", f"output={tmp_path}/out.conll")
-    write(tmp_path / "new.jsonl", [{"tokens": ["a", "d", "a"]}, {"tokens": ["b"]}])
-    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
-    for block, row in zip(
-        (tmp_path / "out.conll").read_text().strip().split("\n\n"), read(tmp_path / "out.jsonl"), strict=True
-    ):
-        tags = ["O"] * len(row["tokens"])
-        for span in row["prediction"]:
-            for place in range(span["first"], span["last"] + 1):
-                tags[place] = f"{'I' if place > span['first'] else 'B'}-{span['type']}"
-        assert [line.split("\t")[2] for line in block.splitlines()] == tags
-
-
-def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path, run_of: Any) -> None:
-    run = run_of("tag")
-    lines = "-DOCSTART- O\n\na O\n\u3000 O\nb\u2028c O\n\nx\n\nd O\n-DOCSTART- O\n\na O"
-    (tmp_path / "new.conll").write_text(lines)
-    predict(
-        f"run={run}", f"input={tmp_path}/new.conll", "input.fields={tokens: 0}", f"output={tmp_path}/out.conll",
-        "on_bad_row=skip",
-    )  # fmt: skip
-    written = (tmp_path / "out.conll").read_text().split("\n")
-    wanted = lines.split("\n")
-    assert len(written) >= len(wanted)
-    for line, own in zip(written, wanted, strict=False):
-        is_token = bool(own) and not own.startswith("-DOCSTART-")
-        assert line.startswith(own) and (line != own) == is_token, (line, own)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "output", "words"),
     [
@@ -202,7 +170,7 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
         (["output=OUT/o.csv", "run=ABOVE"], ["lacks the config.yaml", "run: name one"]),
         (["output=OUT/o.csv", "run=OUT/absent"], ["is not a folder here"]),
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
-        (["output=OUT/o.conll"], ["but the input is"]),
+        (["output=OUT/o.conll"], ["unknown suffix '.conll'"]),
         (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a list or a file, a URL", "set input"]),
         (["output=OUT/o.csv", "input=???"], ["error: input is not set; set it to a list", "- for standard input\n"]),
         (["output=OUT/o.csv", "input.path={a: 1}", "inpt=b"], ["- input is {'a': 1} but", "inpt: unknown key"]),
@@ -260,6 +228,32 @@ def test_a_killed_prediction_continues_to_the_same_bytes(
     assert [number for number in made if number >= 0] == list(range(6)), "a piece was made twice"
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_a_command_over_several_files_that_was_killed_leaves_complete_ones_as_they_are(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 5))
+    order = (f"run={run}", f"input=[{tmp_path}/one.jsonl,{tmp_path}/two.jsonl]", f"output={tmp_path}/of-*.csv")
+    finish = prediction.Pieces.finish
+
+    def killed(self: Any, *given: Any) -> None:
+        if "two" in self.place.name:
+            raise KeyboardInterrupt
+        finish(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction.Pieces, "finish", killed)
+        predict(*order, status=130)
+    before = (tmp_path / "of-one.csv").stat()
+    predict(*order, "prefix=x_", status=2)
+    assert "which was started with other settings (columns differ)" in capsys.readouterr().err
+    predict(*order)
+    assert (tmp_path / "of-one.csv").stat() == before and (tmp_path / "of-two.csv").exists()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    predict(*order, status=2)
+    assert "of-one.csv, which exists; nothing was written" in capsys.readouterr().err
 
 
 def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
