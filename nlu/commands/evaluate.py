@@ -8,7 +8,7 @@ python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from nlu.config.choices import EVALUATE, RUN
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
+from nlu.config.types import ConfigLike
 
 
 def main(composed: DictConfig) -> int:
@@ -111,7 +112,7 @@ def _table(config: Mapping[str, object]) -> list[str]:
     return []
 
 
-def _idle(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+def _idle(config: ConfigLike, overrides: Sequence[str]) -> Iterator[str]:
     """Yield the given keys of reading that apply to no file, of the configuration of a run."""
     data = config.get("data")
     if config.get("run") is None or not isinstance(data, Mapping):

@@ -8,13 +8,14 @@ python -m nlu.profile run=outputs/mine rows=new.csv                 the rows tha
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.config.types import Config
 
 
 def main(composed: DictConfig) -> int:
@@ -47,7 +48,7 @@ def main(composed: DictConfig) -> int:
     return spread(partial(run_profile, config, located), 1)
 
 
-def _cross(config: dict[str, Any]) -> Iterator[str]:
+def _cross(config: Config) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
     from nlu.config.placement import placement
 

@@ -7,7 +7,7 @@ python -m nlu.prune run=outputs/mine 'heads={0: 6, -1: 2}' out=outputs/smaller
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
@@ -15,6 +15,7 @@ from nlu.config.choices import SCHEMAS, target_of
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
+from nlu.config.types import Config
 
 if TYPE_CHECKING:
     from nlu.config.inference import Prune
@@ -49,7 +50,7 @@ def main(composed: DictConfig) -> int:
     return run_prune(config, located)
 
 
-def _cross(config: dict[str, Any]) -> Iterator[str]:
+def _cross(config: Config) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
     given = [key for key in CHOOSING if config[key] is not None]
     if len(given) > 1:

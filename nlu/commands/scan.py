@@ -9,13 +9,14 @@ python -m nlu.scan of=batch_size model=simbert_tiny data=tnews           speed a
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
 from nlu.config.choices import SCHEMAS, defaults_of
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.config.types import Config
 
 OF_LR, OF_BATCH_SIZE = ("min_lr", "max_lr", "smoothing"), ("max_batch_size",)
 """keys that only one kind of scan has"""
@@ -44,7 +45,7 @@ def main(composed: DictConfig) -> int:
     return spread(partial(run_scan, config), 1)
 
 
-def _cross(config: dict[str, Any]) -> Iterator[str]:
+def _cross(config: Config) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
     from nlu.config.placement import placement
 
@@ -67,7 +68,7 @@ def _cross(config: dict[str, Any]) -> Iterator[str]:
         yield f"trainer.batch_tokens is {tokens}, which fills micro-batches instead; leave it out for of=batch_size"
 
 
-def _of_lr(config: dict[str, Any]) -> Iterator[str]:
+def _of_lr(config: Config) -> Iterator[str]:
     low, high, steps = config["min_lr"], config["max_lr"], config["steps"]
     if not low < high:
         yield f"min_lr is {low:g}, but must be below max_lr, {high:g}; set min_lr lower or max_lr higher"

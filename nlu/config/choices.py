@@ -10,7 +10,7 @@ import yaml
 import nlu
 from nlu.config.errors import UserError
 from nlu.config.keys import defaults_of, facts_of, schema_of
-from nlu.config.types import TARGET
+from nlu.config.types import TARGET, Config
 
 # Names, not classes: `--help` asks for them too, and imports no schema.
 RUN = "nlu.config.schema.Run"
@@ -45,13 +45,13 @@ def target_of(group: str, choice: str) -> str | None:
     return target
 
 
-def node_of(group: str, choice: str) -> dict[str, Any]:
+def node_of(group: str, choice: str) -> Config:
     """Return the keys of a shipped choice with their values."""
-    node: dict[str, Any] = _filled(_file_of(group, choice))
+    node: Config = _filled(_file_of(group, choice))
     return node
 
 
-def _file_of(group: str, choice: str) -> dict[str, Any]:
+def _file_of(group: str, choice: str) -> Config:
     # Read as plain YAML, since this is asked outside of Hydra too. A choice without keys is an empty file.
     return yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
 
@@ -72,7 +72,7 @@ def choice_of(group: str, target: str) -> str:
     return module if module in names else names[0] if names else target
 
 
-def with_targets(config: Mapping[str, object]) -> dict[str, Any]:
+def with_targets(config: Mapping[str, object]) -> Config:
     """Return the configuration with the target of each choice that leaves it out (see `BASES`)."""
     named = dict(config)
     for group, choice in BASES.items():
@@ -92,14 +92,14 @@ def constant_of(node: object, name: str) -> Any:
     return facts_of(node.get(TARGET)).get(name) if isinstance(node, Mapping) else None
 
 
-def with_defaults(config: Mapping[str, object], schema: str, unset: str | None = None) -> dict[str, Any]:
+def with_defaults(config: Mapping[str, object], schema: str, unset: str | None = None) -> Config:
     """Return the configuration with its targets, and the defaults of the top level, of groups and of their nodes.
 
     Given values stay. Keys that must be set get the value `unset`, if it is given. A target that cannot be read gets no
     defaults; validation refuses it.
     """
     named = with_targets(config)
-    groups: dict[str, Any] = {key: {} for key in schema_of(schema).keys if key in PLAIN_GROUPS}
+    groups: Config = {key: {} for key in schema_of(schema).keys if key in PLAIN_GROUPS}
     filled = {**_defaults(schema, unset), **groups, **named}
     return {
         key: value if key == "hydra" else _filled(value, PLAIN_GROUPS.get(key), unset) for key, value in filled.items()
@@ -115,7 +115,7 @@ def _filled(value: Any, target: str | None = None, unset: str | None = None) -> 
     return {**first, **_defaults(target or value.get(TARGET), unset), **inner}
 
 
-def _defaults(target: object, unset: str | None) -> dict[str, Any]:
+def _defaults(target: object, unset: str | None) -> Config:
     found = defaults_of(target)
     try:
         names = schema_of(target).keys if isinstance(target, str) and unset is not None else found

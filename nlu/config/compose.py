@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
@@ -28,7 +28,7 @@ from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import schema_of
-from nlu.config.resolving import MISSING, as_given, first_line
+from nlu.config.resolving import MISSING, as_given, as_written, first_line
 from nlu.config.targets import trust
 
 
@@ -45,7 +45,7 @@ class Loader(ConfigLoaderImpl):
         """what is wrong with values of Hydra's keys in the last configuration, which has the defaults in their place"""
 
     def load_configuration(
-        self, config_name: str | None, overrides: list[str], run_mode: RunMode, *args: Any, **options: Any
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode, *args: bool, **options: bool
     ) -> DictConfig:
         """Compose as Hydra does. Keys that do not exist are set too; `nlu.config.checks.validate` refuses them."""
         of_hydra = [text for text in overrides if _is_of_hydra(text)]
@@ -110,7 +110,7 @@ class Loader(ConfigLoaderImpl):
         with read_write(config.hydra):
             texts = (given.get(text, text) for text in as_given(config.hydra.overrides.task))
             config.hydra.overrides.task = [text for text in texts if text]
-        plain: Any = OmegaConf.to_container(config, resolve=False)
+        plain = as_written(config)
         del plain["hydra"]
         trust(plain)
         with open_dict(config), read_write(config):

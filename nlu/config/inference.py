@@ -3,12 +3,12 @@
 This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from nlu.config.schema import Node, Run
 from nlu.config.types import (
+    ConfigLike,
     Fraction,
     InputFile,
     Naming,
@@ -61,7 +61,7 @@ class _Command:
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def of(cls, config: ConfigLike) -> Self:
         """Build from a validated configuration with all of its keys."""
         return cls(**{item.name: config[item.name] for item in fields(cls)})
 
@@ -139,7 +139,7 @@ class Predict(_Prediction, _Job):
     number counts."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def of(cls, config: ConfigLike) -> Self:
         """Build from a validated configuration with all of its keys."""
         return super().of({**config, "input": Input(**config["input"])})
 

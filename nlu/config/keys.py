@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from nlu.config.errors import UserError
 from nlu.config.targets import import_target, is_trusted, module_exists, untrusted
+from nlu.config.types import Config, ConfigLike
 
 REQUIRED = dataclasses.MISSING
 """The default of a key that must be set."""
@@ -32,8 +33,8 @@ class Key:
     """One key: `annotation` is its type, and `default` its value if it is not set, or `REQUIRED`."""
 
     name: str
-    annotation: Any
-    default: Any
+    annotation: object
+    default: object
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ class Schema:
 
     target: str
     keys: Mapping[str, Key]
-    constants: Mapping[str, Any]
+    constants: ConfigLike
     is_open: bool = False
     positional: tuple[str, ...] = ()
     described_by: type | None = field(default=None, compare=False)
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Config:
         """The values of all keys that need not be set; lists and mappings are copies, which the caller may change."""
         return {name: deepcopy(key.default) for name, key in self.keys.items() if key.default is not REQUIRED}
 
@@ -87,7 +88,7 @@ def schema_of(target: str) -> Schema:
         raise UserError(f"{error.filename}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
 
 
-def facts_of(target: object) -> Mapping[str, Any]:
+def facts_of(target: object) -> ConfigLike:
     """Return the facts of a target that rules between groups need; {} if it cannot be read, which is reported."""
     try:
         return schema_of(target).constants if isinstance(target, str) else {}
@@ -95,7 +96,7 @@ def facts_of(target: object) -> Mapping[str, Any]:
         return {}
 
 
-def defaults_of(target: object) -> dict[str, Any]:
+def defaults_of(target: object) -> Config:
     """Return the defaults of a target's keys; {} if it cannot be read."""
     try:
         return schema_of(target).defaults if isinstance(target, str) else {}
@@ -142,11 +143,11 @@ def _of_dataclass(target: str, described: type) -> Schema:
     return Schema(target, keys, _facts(described), described_by=described)
 
 
-def _default(each: "dataclasses.Field[Any]") -> Any:
+def _default(each: "dataclasses.Field[object]") -> object:
     return each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
 
 
-def _facts(described: type) -> dict[str, Any]:
+def _facts(described: type) -> Config:
     names = {each.name for each in dataclasses.fields(described)}
     bases = [base for base in reversed(described.__mro__) if base is not object]
     found = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
@@ -157,7 +158,7 @@ def _is_code(value: object) -> bool:
     return callable(value) or isinstance(value, property | classmethod | staticmethod | functools.cached_property)
 
 
-def _of_signature(target: str, found: Any) -> Schema:
+def _of_signature(target: str, found: Callable[..., object]) -> Schema:
     if dataclasses.is_dataclass(found) and isinstance(found, type):
         return _of_dataclass(target, found)
     described = getattr(found, "keys_of_class", None)
@@ -178,14 +179,14 @@ def _of_signature(target: str, found: Any) -> Schema:
     return Schema(target, keys, constants, is_open, positional, described)
 
 
-def _parameters(found: Any) -> dict[str, inspect.Parameter]:
+def _parameters(found: Callable[..., object]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(found).parameters)
     except (TypeError, ValueError):
         return {"keywords": inspect.Parameter("keywords", inspect.Parameter.VAR_KEYWORD)}
 
 
-def _annotation(found: Any, parameter: inspect.Parameter) -> Any:
+def _annotation(found: Callable[..., object], parameter: inspect.Parameter) -> object:
     """Return the type of a parameter; Any if there is none, or none that can be read here."""
     if parameter.annotation is parameter.empty:
         return Any

@@ -5,10 +5,10 @@ This module imports nothing heavy, because validation needs it.
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from nlu.config.choices import constant_of, target_of
 from nlu.config.targets import TARGET
+from nlu.config.types import Config, ConfigLike
 
 MEAN = "mean"
 """the metric of all heads together: the mean of the default metrics of their tasks"""
@@ -16,7 +16,7 @@ PARTS_OF_TASK = {"task": "tasks", "loss": "losses", "head": "heads"}
 """The groups that each set may choose, and the keys of task=composite with these choices."""
 
 
-def metrics_of(task: Mapping[str, Any], constants: Mapping[str, Any]) -> list[str]:
+def metrics_of(task: ConfigLike, constants: ConfigLike) -> list[str]:
     """Return the metrics that a task with these keys and class constants can have."""
     by_key = constants.get("metrics_by_key", {}).items()
     return [
@@ -36,13 +36,13 @@ def is_composite(config: Mapping[str, object]) -> bool:
     return constant_of(config.get("task"), "has_tasks") is True
 
 
-def names_of(config: Mapping[str, Any]) -> list[str]:
+def names_of(config: ConfigLike) -> list[str]:
     """Return the names of the sets of a mixture; [] for other data."""
     sets = config["data"].get("sets") if is_mixture(config) else None
     return list(sets) if isinstance(sets, Mapping) else []
 
 
-def member_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def member_of(config: ConfigLike, name: str) -> Config:
     """Return the configuration of one set of a mixture, with its own task, loss and head.
 
     A task without a loss in task.losses has its own loss, and one without a head the run's. The major metric becomes

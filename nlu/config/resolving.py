@@ -8,6 +8,7 @@ from omegaconf import Container, DictConfig, DictKeyType, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from nlu.config.nearest import nearest
+from nlu.config.types import Config
 
 MISSING = "???"
 """A value that is not set. It is reported as such, so no other rule reports it too."""
@@ -32,7 +33,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
     return plain
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
+def resolve(config: DictConfig) -> tuple[Config, list[str]]:
     """Return the configuration as plain containers, and one problem for each value that cannot be resolved.
 
     A value that is not set becomes `MISSING`, one that cannot be resolved `UNRESOLVED`.
@@ -45,7 +46,7 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     return plain, found
 
 
-def _keys(node: Any, prefix: str = "") -> Iterator[str]:
+def _keys(node: object, prefix: str = "") -> Iterator[str]:
     for key, value in node.items() if isinstance(node, dict) else ():
         yield f"{prefix}{key}"
         yield from _keys(value, f"{prefix}{key}.")
@@ -72,6 +73,12 @@ def _value(parent: Container, key: DictKeyType, full_key: str, found: list[str])
         found.append(f"{full_key} is {written} but {first_line(error)}; correct the reference or the key it names")
         return UNRESOLVED
     return _plain(value, full_key, found) if isinstance(value, Container) else value
+
+
+def as_written(config: DictConfig) -> Config:
+    """Return a configuration as plain containers, with its interpolations as they are written."""
+    plain: Any = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    return dict(plain)
 
 
 def as_given(texts: ListConfig) -> list[str]:

@@ -1,11 +1,10 @@
 """The keys of `nlu.scan`. This module imports nothing heavy, as `nlu.config.schema` does not."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from nlu.config.schema import Run
-from nlu.config.types import NewFolder, PositiveFloat, PositiveInt, Probability
+from nlu.config.types import ConfigLike, NewFolder, PositiveFloat, PositiveInt, Probability
 
 
 @dataclass(kw_only=True)
@@ -29,7 +28,7 @@ class Scan(Run):
     """New folder for the table (tsv), scan.json and, of rates, a figure (png); null = only print."""
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Self:
+    def read(cls, config: ConfigLike) -> Self:
         """Build from a validated configuration with all of its keys, as `Run.of` does."""
         return super().of(config)
 

@@ -5,12 +5,14 @@ This module imports nothing heavy, because every command imports it before it bu
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
 from nlu.config.targets import TARGET, modules_of, trust
 from nlu.config.types import (
+    Config,
+    ConfigLike,
     Duration,
     FoldCount,
     Interval,
@@ -22,7 +24,7 @@ from nlu.config.types import (
     Probability,
 )
 
-Node = Annotated[dict[str, Any], Naming("a choice of its group, such as GROUP=NAME")]
+Node = Annotated[Config, Naming("a choice of its group, such as GROUP=NAME")]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
 
 
@@ -148,7 +150,7 @@ class Run:
     """Folders and modules (mine.py) of yours whose classes a `_target_` may name; [] = none."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name; [] = none."""
-    trial: dict[str, Any] | None = None
+    trial: Config | None = None
     """Where a trial reports, as {storage, study, number, attempt}; set by a search, not by you; null = not a trial."""
     task: Node
     """What is predicted and how it is scored: docs/tasks.md; a named data set sets its own."""
@@ -183,7 +185,7 @@ class Run:
     """The chosen name of each group, for the run's records."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], choices: Mapping[str, str] | None = None) -> Self:
+    def of(cls, config: ConfigLike, choices: Mapping[str, str] | None = None) -> Self:
         """Build from a validated configuration with all of its keys, as `nlu.config.entry.app.prepare` returns it."""
         # A process that was started for this run trusts what its configuration does.
         trust(config)
@@ -197,7 +199,7 @@ class Run:
         """The packages and modules of the user's own, of which the run keeps a copy."""
         return [*self.trusted_packages, *modules_of(self.plugins)]
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self) -> Config:
         """Return plain containers, as config.yaml holds them, without the keys of `nlu.preprocess`."""
         return asdict(self)
 
@@ -231,7 +233,7 @@ class Run:
 
     def with_choice(self, group: str, node: Node, choice: str | None = None) -> Self:
         """Return the configuration with other keys of a group; `choice`: the new name of its choice, if it changes."""
-        changed: dict[str, Any] = {group: node}
+        changed: Config = {group: node}
         other = replace(self, **changed)
         other.choices = {**self.choices, **({group: choice} if choice else {})}
         return other
@@ -244,13 +246,13 @@ class Run:
         return single
 
 
-def num_repeats(config: Mapping[str, Any]) -> int:
+def num_repeats(config: ConfigLike) -> int:
     """Return the number of runs of a plain configuration: folds times seeds."""
     count, fold = config["folds"]["count"], config["fold"]
     return config["seeds"] * (count if count is not None and fold is None else 1)
 
 
-def flat(config: dict[str, Any]) -> dict[str, object]:
+def flat(config: Config) -> dict[str, object]:
     """Return `{dotted key: value}`, in which two configurations are compared; lists and empty mappings are values."""
     return dict(_items(config, ""))
 

@@ -11,6 +11,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.inference import Evaluate
 from nlu.config.schema import Run
+from nlu.config.types import Config, ConfigLike
 
 ALLOWED = (
     "seed", "dry_run", "trusted_packages", "precision", "trainer.device", "trainer.devices", "trainer.eval_batch_size",
@@ -22,12 +23,12 @@ _DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None, "r
 
 
 def on_run(
-    saved: Mapping[str, Any],
-    composed: Mapping[str, Any],
+    saved: ConfigLike,
+    composed: ConfigLike,
     overrides: Iterable[str],
     named: Sequence[str],
     checkpoint: str,
-) -> dict[str, Any]:
+) -> Config:
     """Return the configuration that scores a run: `saved`, with the values in `composed` of the keys in `overrides`.
 
     `named` are the sets for which rows are given. They replace the run's own rows, and `checkpoint` its initial weights
@@ -96,7 +97,7 @@ def scored_sets(overrides: Iterable[str]) -> list[str]:
     return [name for name in ("dev", "test") if any(key.partition("data.")[2].split(".")[0] == name for key in given)]
 
 
-def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]) -> dict[str, object]:
+def _reading(saved: ConfigLike, data: ConfigLike, given: list[str]) -> dict[str, object]:
     known = {Path(path).suffix for path in _paths([saved.get(name) for name in SETS])}
     new = {
         Path(path).suffix for path in _paths([data.get(name) for name in ("dev", "test") if f"data.{name}" in given])
@@ -128,7 +129,7 @@ def _keys(overrides: Iterable[str]) -> list[str]:
     return [key for key in keys if not key.startswith("hydra")]
 
 
-def _put(config: dict[str, Any], key: str, value: object) -> None:
+def _put(config: Config, key: str, value: object) -> None:
     *parents, last = key.split(".")
     node = config
     for part in parents:

@@ -16,13 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.types import TARGET
+from nlu.config.types import TARGET, ConfigLike
 
 _trusted = {"nlu"}
 """Packages whose classes a `_target_` may name in this process."""
 
 
-def trust(config: Mapping[str, Any]) -> None:
+def trust(config: ConfigLike) -> None:
     """Trust the packages that a user's configuration names in `trusted_packages`, and the modules of its `plugins`."""
     packages, plugins = (_texts(config.get(key)) for key in ("trusted_packages", "plugins"))
     _trusted.update([*packages, *modules_of(plugins)])

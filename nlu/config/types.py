@@ -3,6 +3,7 @@
 This module imports nothing heavy. At run time the types are plain `int`, `float`, `str` and `dict`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,6 +12,10 @@ from annotated_types import Ge, Gt, Le, Len, Lt, Predicate
 from nlu.config.durations import is_duration, is_interval, is_warmup
 
 TARGET = "_target_"
+Config = dict[str, Any]
+"""A configuration, or a part of it, as plain containers."""
+ConfigLike = Mapping[str, Any]
+"""The same, only to be read."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from nlu.config.choices import RUN, choice_of, with_defaults
 from nlu.config.keys import facts_of
@@ -20,11 +19,12 @@ from nlu.config.members import (
 )
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
+from nlu.config.types import Config, ConfigLike
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any]], list[str]]) -> Iterator[str]:
+def mixture_problems(config: Config, of_one_set: Callable[[Config], list[str]]) -> Iterator[str]:
     """Yield each broken rule, as key, value, rule and remedy; `of_one_set` checks a set with its task."""
     if not (is_mixture(config) and is_composite(config)):
         yield (
@@ -44,7 +44,7 @@ def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any
         yield from (keys_of(name, text) for text in of_one_set(with_defaults(member_of(config, name), RUN)))
 
 
-def _names(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+def _names(config: ConfigLike, names: list[str]) -> Iterator[str]:
     if not names:
         yield "data.sets is {}, which names no set; add one with +data@data.sets.NAME=CHOICE"
     for name in names:
@@ -63,7 +63,7 @@ def _names(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
                 yield f"task.{key}.{name}: data.sets has no {name}; {hint(name, names)}; set one of these"
 
 
-def _groups(config: Mapping[str, Any]) -> Iterator[str]:
+def _groups(config: ConfigLike) -> Iterator[str]:
     if config["folds"]["count"] is not None:
         yield f"folds.count is {config['folds']['count']}, but a mixture cannot be divided into folds; set folds=none"
     if config["folds"]["group_by"] is not None:
@@ -78,7 +78,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"data.sets.{name}.stream is {node['stream']}, but a mixture is prepared as a whole; leave it out"
 
 
-def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+def _loss(config: ConfigLike, names: list[str]) -> Iterator[str]:
     """Yield a choice of `loss`, which has no effect. A task's own loss is accepted: choosing the task may set it."""
     loss = str(config["loss"].get(TARGET))
     tasks = [node for name in names if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)]
@@ -89,7 +89,7 @@ def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
         )
 
 
-def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+def _major_metric(config: ConfigLike, names: list[str]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     tasks = {
         name: (node, facts_of(node[TARGET]))

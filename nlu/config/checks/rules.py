@@ -26,7 +26,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from nlu.config.addresses import address_problems, is_object
 from nlu.config.checks.mixture import mixture_problems
@@ -39,6 +38,7 @@ from nlu.config.nearest import hint
 from nlu.config.redaction import credential_problems
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET, import_target, is_trusted
+from nlu.config.types import Config, ConfigLike
 from nlu.config.words import beyond_positions, one_of
 
 _PATHS = (
@@ -60,7 +60,7 @@ _PATHS = (
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def cross_problems(config: dict[str, Any]) -> list[str]:
+def cross_problems(config: Config) -> list[str]:
     """Return every broken rule between groups, as key, value, rule and remedy."""
     if is_mixture(config) or is_composite(config):
         # Each set is checked by itself, and what they share is reported once.
@@ -76,7 +76,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}), task)]
 
 
-def _constants(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _constants(config: ConfigLike) -> dict[str, ConfigLike]:
     """Return the class constants of each group whose target is trusted and can be read; others are refused anyway."""
     found = {}
     for group, node in config.items():
@@ -87,7 +87,7 @@ def _constants(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _metric(config: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def _metric(config: Config, task: ConfigLike) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     known = metrics_of(config["task"], task)
     if metric is not None and known and metric not in known:
@@ -102,7 +102,7 @@ def _metric(config: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _loss_and_head(config: Config, constants: Mapping[str, ConfigLike]) -> Iterator[str]:
     """Yield where loss and head do not fit what the task gives, or each other."""
     task, head_node = constants.get("task", {}), config["head"]
     # The name of a class is searched in all files of its group, so it is asked for only for a message.
@@ -147,7 +147,7 @@ def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, 
         )
 
 
-def _misfit(loss: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, str] | None:
+def _misfit(loss: ConfigLike, task: ConfigLike) -> tuple[str, str] | None:
     """Return what a loss reads and what the task gives instead; None if they fit."""
     kind = facts_of(task["target"]).get("kind") if "target" in task else None
     kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
@@ -158,7 +158,7 @@ def _misfit(loss: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, str]
     return None
 
 
-def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
+def _trainer(trainer: Config) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
     if batch_size < devices and not trainer.get("batch_tokens"):
         yield (
@@ -167,7 +167,7 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _repeats(config: dict[str, Any]) -> Iterator[str]:
+def _repeats(config: Config) -> Iterator[str]:
     count, group_by, fold = config["folds"]["count"], config["folds"]["group_by"], config["fold"]
     if fold is not None and count is None:
         yield f"fold is {fold}, but folds.count is null; set folds=5 or another number, or fold=null"
@@ -194,7 +194,7 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _paths(config: dict[str, Any]) -> Iterator[str]:
+def _paths(config: Config) -> Iterator[str]:
     for plugin in config["plugins"]:
         if not Path(plugin).expanduser().exists():
             yield f"plugins has {plugin!r}, which does not exist; set it to a folder or a module of yours (mine.py)"
@@ -208,7 +208,7 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
         yield f"resume is {resume!r}, which is not a folder; set it to auto, never, or a run's folder"
 
 
-def _tracker(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _tracker(config: Config, constants: Mapping[str, ConfigLike]) -> Iterator[str]:
     # The configuration of an older run lacks the tracker.
     tracker = constants.get("tracker", {})
     absent = {name: pip for name, pip in tracker.get("packages", {}).items() if find_spec(name) is None}
@@ -229,7 +229,7 @@ def _exists(reference: str) -> bool:
     return "://" in reference or is_checkpoint_of_run or is_there
 
 
-def _model(config: dict[str, Any], constants: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def _model(config: Config, constants: ConfigLike, task: ConfigLike) -> Iterator[str]:
     model, max_len = config["model"], config["data"].get("max_len", 0)
     for key, other in constants.get("divisors", {}).items():
         value, whole = model.get(key), model.get(other)

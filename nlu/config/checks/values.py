@@ -5,7 +5,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Len, Lt, Predicate
 
@@ -15,6 +15,9 @@ from nlu.config.keys import schema_of
 from nlu.config.nearest import nearest
 from nlu.config.types import Naming, is_odd
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ConfigDict
+
 SHORT_FORMS = {"input.path": "input"}
 """Keys that messages about their values name by their short form."""
 _NOUNS: dict[object, str] = {
@@ -22,7 +25,7 @@ _NOUNS: dict[object, str] = {
     **dict.fromkeys((list, tuple, set, frozenset), "a list"), **dict.fromkeys((dict,), "a mapping of keys to values"),
 }  # fmt: skip
 _BOUNDS = {Ge: ">= {.ge}", Gt: "> {.gt}", Le: "<= {.le}", Lt: "< {.lt}"}
-_CONFIG: Any = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
+_CONFIG: "ConfigDict" = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
 """pydantic's: a text is no number, and a number is finite."""
 _NUMBER = r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|true|false"
 _OF_NUMBERS = ("must be an integer", "must be a number", "must be an odd integer", "must be true or false")
@@ -49,7 +52,7 @@ def wrong_values(prefix: str, values: Mapping[str, object], target: str) -> list
     return []
 
 
-def value_problem(key: str, annotation: Any, value: object) -> str | None:
+def value_problem(key: str, annotation: object, value: object) -> str | None:
     """Return key, value, rule and remedy if a value breaks the rule of a type; None if it is valid."""
     return None if _fits(annotation, value) else broken_rule(key, annotation, value)
 
@@ -66,7 +69,7 @@ def _fits(annotation: Any, value: object) -> bool:
 
 
 @cache
-def _model(target: str) -> Any:
+def _model(target: str) -> "type[BaseModel]":
     from pydantic import Field, create_model
 
     # By alias, since pydantic reserves some names. That a key is missing is reported elsewhere.
@@ -86,7 +89,7 @@ def _place(value: Any, location: Sequence[Any]) -> list[int | str]:
     return place
 
 
-def rule_of(annotation: Any, value: object = None) -> str:
+def rule_of(annotation: object, value: object = None) -> str:
     """Return a type in words, such as `an integer >= 1 or null`; of a duration the words depend on the value."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:
@@ -107,14 +110,14 @@ def rule_of(annotation: Any, value: object = None) -> str:
     return _NOUNS.get(annotation) or f"a {getattr(annotation, '__name__', annotation)}"
 
 
-def _member(annotation: Any, union: tuple[Any, ...], value: object) -> str:
+def _member(annotation: object, union: tuple[object, ...], value: object) -> str:
     """Return a member of a union in words; a long rule of items that is that of another member is not said twice."""
     items = get_args(annotation)[0] if get_origin(annotation) is list else None
     is_said = items in union and get_origin(items) in (Annotated, Literal)
     return "a list" if is_said else rule_of(annotation, value)
 
 
-def _annotated(base: Any, constraints: tuple[Any, ...], value: object) -> str:
+def _annotated(base: object, constraints: tuple[object, ...], value: object) -> str:
     text, bounds = rule_of(base, value), []
     for each in constraints:
         if isinstance(each, Naming):
@@ -130,7 +133,7 @@ def _annotated(base: Any, constraints: tuple[Any, ...], value: object) -> str:
     return " ".join(filter(None, [text, " and ".join(bounds)]))
 
 
-def broken_rule(key: str, annotation: Any, value: object, place: Sequence[int | str] = ()) -> str:
+def broken_rule(key: str, annotation: object, value: object, place: Sequence[int | str] = ()) -> str:
     """Return key, value, rule and remedy of a value that does not fit; `place` leads to its wrong item."""
     rule, key = f"must be {rule_of(annotation, value)}", SHORT_FORMS.get(key, key)
     item: Any = value

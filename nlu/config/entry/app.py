@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import NoReturn
 
 import hydra as hydra_package
 from hydra import initialize_config_search_path
@@ -26,7 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 
 import nlu
 from nlu.config import stopping
@@ -46,8 +46,9 @@ from nlu.config.entry.grid import current_grid, is_submitted, job_name, print_en
 from nlu.config.entry.guard import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
-from nlu.config.resolving import resolve, without_hydra
+from nlu.config.resolving import as_written, resolve, without_hydra
 from nlu.config.targets import trust
+from nlu.config.types import Config
 from nlu.config.words import counted
 
 _OF_A_DISK = (
@@ -59,7 +60,7 @@ _OF_A_DISK = (
 Task = Callable[[DictConfig], object]
 
 
-def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
+def prepare(config: DictConfig, schema: str = RUN) -> Config:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
     plain, found = _problems(config, schema)
     if found:
@@ -71,7 +72,7 @@ def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     return whole
 
 
-def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) -> tuple[Config, list[str]]:
     """Return the plain configuration and its problems, without those of groups whose choice was `refused`."""
     plain, found = resolve(config)
     # A trained run has its own configuration: the job checks that with these keys, and training rows are not read.
@@ -176,10 +177,17 @@ def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
         hydra.hydra_help(None, get_args_parser(), argparse.Namespace(overrides=[]))
     elif flags.cfg:
         composed = compose(_loader(hydra), name, line.overrides, is_multirun=False)
-        plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
+        plain = as_written(without_hydra(composed.config))
         if found := [*composed.problems, *unknown_keys(plain, _loader(hydra).schema)]:
             raise UserError(*found)
-        _print_configuration(hydra, composed.config, flags.cfg, flags.package, is_resolved=flags.resolve)
+        if flags.resolve and (unresolved := resolve(without_hydra(composed.config))[1]):
+            raise UserError(*unresolved)
+        package = None if flags.package == "_global_" else flags.package
+        if package is not None and OmegaConf.select(composed.config, package) is None:
+            raise UserError(f"--package is {package}, which the configuration does not have; give a key: trainer")
+        hydra.compose_config = lambda **_: composed.config  # type: ignore[method-assign]
+        with printing():
+            hydra.show_cfg(name, [], flags.cfg, package, flags.resolve)
     elif flags.info:
         hydra.show_info(flags.info, name, line.overrides)
     elif flags.shell_completion:
@@ -191,27 +199,6 @@ def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
     else:
         return False
     return True
-
-
-def _print_configuration(
-    hydra: Hydra, config: DictConfig, what: Literal["job", "hydra", "all"], package: str | None, *, is_resolved: bool
-) -> None:
-    """Print what `--cfg` shows: the job's keys, Hydra's or all of them, or the part named by a package."""
-    HydraConfig.instance().set_config(config)
-    if is_resolved and (found := resolve(without_hydra(config))[1]):
-        raise UserError(*found)
-    with read_write(config.hydra):
-        shown = hydra.get_sanitized_cfg(config, what)
-    node = OmegaConf.select(shown, package) if package not in (None, "_global_") else shown
-    if node is None:
-        raise UserError(f"--package is {package}, which the configuration does not have; give a key such as trainer")
-    with printing():
-        if isinstance(node, DictConfig | ListConfig):
-            if is_resolved:
-                OmegaConf.resolve(node)
-            print(f"# @package {package}\n" * (package is not None) + OmegaConf.to_yaml(node), end="")
-        else:
-            print(node)
 
 
 def _loader(hydra: Hydra) -> Loader:
@@ -231,7 +218,7 @@ def checked_composition(
     mode = ["hydra.mode=MULTIRUN"] if is_multirun else []
     composed = compose(loader, config_name, [*overrides, *mode], is_multirun=is_multirun)
     of_hydra = problems_of_hydra(composed, is_multirun)
-    plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
+    plain = as_written(without_hydra(composed.config))
     named = [one.key_or_group for one in composed.overrides if one.is_delete() or one.is_sweep_override()]
     found = [*composed.problems, *of_hydra, *unknown_names(plain, loader.schema, named)]
     if found or not is_multirun:
@@ -276,7 +263,7 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
     job.exit_codes += map(status_of, grid.returned)
 
 
-def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: bool = False) -> Any:
+def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: bool = False) -> object:
     """Run a composed configuration as Hydra does: one job, or what the sweeper makes of it; return what they return."""
     with read_write(config.hydra):
         config.hydra.mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN

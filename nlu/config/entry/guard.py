@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -27,7 +26,7 @@ from nlu.config.compose import Composed
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 from nlu.config.redaction import credential_problems
-from nlu.config.resolving import as_given
+from nlu.config.resolving import as_given, as_written
 from nlu.config.targets import TARGET, trusted
 
 LONGEST_NAME = 255
@@ -200,7 +199,7 @@ def occupied_folder_problem(resume: object, run_dir: Path) -> str | None:
 
 def _secrets(config: DictConfig) -> Iterator[str]:
     """Yield a problem for each secret in Hydra's keys. Jobs inherit secrets from the environment instead."""
-    plain: Any = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
+    plain = as_written(config.hydra)
     # Hydra copies these from the environment.
     copied = plain["job"].get("env_copy") or []
     plain["job"]["env_set"] = {name: value for name, value in plain["job"]["env_set"].items() if name not in copied}

@@ -9,16 +9,15 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nlu.config.checks.values import rule_of, show
 from nlu.config.choices import PLAIN_GROUPS, RUN, SCHEMAS, conf_dir, node_of, targets_of
 from nlu.config.keys import REQUIRED, Schema, schema_of
-from nlu.config.resolving import without_hydra
-from nlu.config.types import TARGET
+from nlu.config.resolving import as_written, without_hydra
+from nlu.config.types import TARGET, ConfigLike
 
 WIDTH, COLUMN = 120, 34
 PAGE = """# Keys
@@ -36,7 +35,7 @@ LONGEST_PRESET = 40
 def help_text(command: str, composed: DictConfig) -> str:
     """Return the help of a command: what it does, the choices of its groups, and its keys with their values."""
     schema = schema_of(SCHEMAS.get(command, RUN))
-    config: Any = OmegaConf.to_container(without_hydra(composed), resolve=False)
+    config = as_written(without_hydra(composed))
     chosen: Mapping[str, str | None] = composed.hydra.runtime.choices
     loader = GlobalHydra.instance().config_loader()
     lines = [_document(command), "", "Groups: GROUP=CHOICE chooses"]
@@ -48,8 +47,8 @@ def help_text(command: str, composed: DictConfig) -> str:
     lines += ["", "Keys: KEY=VALUE sets"]
     lines += _entries("", schema, {key: config.get(key) for key in own if key not in chosen})
     for key in own:
-        node = config.get(key)
-        target = PLAIN_GROUPS.get(key) or (node.get(TARGET) if isinstance(node, dict) else None)
+        node = value if isinstance(value := config.get(key), dict) else {}
+        target = PLAIN_GROUPS.get(key) or node.get(TARGET)
         if target is not None:
             inner = schema_of(target)
             lines += _entries(f"{key}.", inner, {name: node.get(name, REQUIRED) for name in inner.keys})
@@ -128,7 +127,7 @@ def _summary(schema: Schema) -> str:
     return " ".join(text.strip().partition("\n\n")[0].split())
 
 
-def _entries(prefix: str, schema: Schema, values: Mapping[str, Any]) -> Iterator[str]:
+def _entries(prefix: str, schema: Schema, values: ConfigLike) -> Iterator[str]:
     for name, value in values.items():
         # A group is named above.
         if not (isinstance(value, dict) and TARGET in value) and name not in PLAIN_GROUPS:
@@ -164,7 +163,7 @@ def _about(schema: Schema) -> dict[str, str]:
     return about
 
 
-def _short_rule(annotation: Any, default: object) -> str:
+def _short_rule(annotation: object, default: object) -> str:
     """Return the rule of a key in few words, "" if the default shows it."""
     rule = rule_of(annotation).partition(" such as")[0]
     rule = rule.removesuffix(" or null") if default is None else rule
