@@ -44,8 +44,6 @@ READERS = {
     **dict.fromkeys(SOFT, {"soft"}),
 }  # fmt: skip
 """The tasks that each loss is for."""
-OF_TEACHERS = ("distil", "minilm", "tinybert")
-"""Methods that learn the predictions of other runs, which are neither cosines nor masked words."""
 
 
 def test_the_top_level_keys_and_the_groups_are_these(composer):
@@ -59,19 +57,6 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}
     assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
-
-
-@pytest.mark.thorough
-def test_every_model_fits_every_data_set(composer, choices):
-    found = {
-        (model, data): composer.problems_of(composer.combine({"data": data}, {"model": model}))
-        for model, data in product(choices("model"), choices("data"))
-    }
-    assert len(found) >= 54
-    # The head of one labels tokens, the other compares two texts.
-    refused = {("lstm_crf", data) for data in choices("data") if data not in TAGGED}
-    refused |= {("re2", data) for data in choices("data") if data not in PAIRS}
-    assert {pair for pair, problems in found.items() if problems} == refused
 
 
 @pytest.mark.thorough
@@ -105,14 +90,6 @@ def with_data(composer, task: str, choice: dict[str, str]) -> dict[str, Any]:
     config = composer.combine({"task": task, "data": "files"}, choice)
     fields = {"text": "text", "logits": "logits"}
     return config | {"data": config["data"] | {"fields": fields, "labels": ["bad", "good"]}}
-
-
-@pytest.mark.thorough
-def test_every_task_fits_every_method(composer, choices):
-    for task, method in product(choices("task"), choices("method")):
-        config = with_data(composer, task, {"method": method})
-        is_refused = method in OF_TEACHERS and task in ("retrieve", "mlm", "mlm_pairs")
-        assert bool(composer.problems_of(config)) == is_refused, f"task={task} method={method}"
 
 
 @pytest.mark.thorough

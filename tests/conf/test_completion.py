@@ -75,17 +75,6 @@ def test_each_program_completes_its_own_configuration(environment):
     assert offered == ["hydra.run.dir=."]
 
 
-@pytest.mark.thorough
-def test_completion_understands_earlier_quotes_flags_and_short_forms(environment, tmp_path):
-    before = "nlu-train -m 'data.fields={text: a, label: b}' folds=5 optimizer.lr=1,2 "
-    assert query(environment, f"{before} data=files trainer.batch_s") == ["trainer.batch_size="]
-    (tmp_path / "given").write_text("# once\nloss=bce\n")
-    assert query(environment, f"nlu-train @{tmp_path}/given loss.thr") == ["loss.threshold="]
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/overrides").write_text("loss=focal\n")
-    assert query(environment, f"nlu-train --rerun {tmp_path}/run loss.ga") == ["loss.gamma="]
-
-
 def test_choices_in_a_folder_of_ones_own_are_offered(environment, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/shop.yaml").write_text("train: shop.csv\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
 
@@ -53,11 +53,3 @@ def test_keys_that_a_data_yaml_leaves_out_can_be_set_without_a_plus(train):
     assert said == ""
     data = yaml.safe_load(out)["data"]
     assert (data["max_rows"], data["fields"], data["max_len"]) == (3, {"text": 0, "label": 1}, 64)
-
-
-@pytest.mark.thorough
-def test_keys_that_a_data_yaml_leaves_out_can_be_shown_and_swept(train):
-    out, _ = train("data.max_rows=3", "--cfg", "job")
-    assert OmegaConf.create(out).data.max_rows == 3
-    out, _ = train("--multirun", "data.max_rows=3,4", "hydra.sweep.dir=runs", "hydra.sweeper.max_batch_size=1")
-    assert [part.partition("\n")[0] for part in out.split("max_rows: ")[1:]] == ["3", "4"]

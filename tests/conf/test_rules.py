@@ -69,12 +69,6 @@ def test_an_encoder_of_transformers_without_weights_is_refused_with_valid_ones(p
     assert problem == (refused if given else f"model.pretrained is not set; set it to {rule}")
 
 
-def test_braces_that_the_shell_took_away_are_named(problems_of):
-    # What bash makes of data.fields={text:review,label:label}.
-    (problem,) = problems_of("data=files", "data.train=my.csv", "data.fields=text:review", "data.fields=label:label")
-    assert problem.endswith("shells take {a:b,c:d} apart, so quote the whole: 'data.fields={a: b, c: d}'")
-
-
 def test_a_head_of_a_users_package_fits_any_task(problems_of, tmp_path, monkeypatch):
     (tmp_path / "mypackage.py").write_text(
         "class Head:\n    def __init__(self, width, target, *, depth: int = 1): ...\n"
@@ -156,12 +150,6 @@ def test_a_file_for_each_label_wants_files_of_plain_lines(problems_of, name):
     assert problems_of(*files, "data.train={good: my.csv, bad: my.csv}", "data.format=lines") == []
 
 
-def test_labels_that_hydra_takes_for_numbers_are_shown_in_quotes(problems_of):
-    (problem,) = problems_of("data.labels=[1,5]")
-    assert problem.endswith("""data.labels[0] is 1; quote what looks like a number: 'data.labels=["1", "5"]'""")
-    assert problems_of('data.labels=["1", "5"]') == []
-
-
 OWN = "data=files data.train=my.csv data.fields={text:0,label:1}"
 SIDES, CRF = "task=siamese data=lcqmc head=sides", "data=cluener task=tag head=crf"
 AT_THE_LIMIT = [
@@ -213,14 +201,6 @@ def test_lines_of_a_label_have_files_by_label_in_every_set(problems_of):
     for name in ("dev", "test"):
         (problem,) = problems_of(*lines, f"data.{name}=my.csv")
         assert problem.startswith(f"data.{name} is 'my.csv', but with data.format=lines a file holds no labels")
-
-
-@pytest.mark.parametrize("value", ["1", "0.5", "true"])
-def test_a_number_where_a_text_is_meant_is_answered_with_the_quotes_for_it(problems_of, value):
-    assert problems_of(f"note={value}") == [
-        f"note is {value} but must be a text or null; quote it for the shell and for Hydra: 'note=\"{value}\"'"
-    ]
-    assert problems_of(f'note="{value}"') == []
 
 
 def test_of_a_head_that_cannot_be_read_only_that_is_reported(problems_of):

@@ -117,11 +117,3 @@ def test_every_key_of_a_choice_has_a_meaning_and_its_class_takes_it(target: str)
     cls = import_target(target)
     assert cls.keys_of_class is schema.described_by, f"{target} lacks @takes"  # type: ignore[attr-defined]
     assert "keys" in inspect.signature(cls).parameters or not schema.keys
-
-
-@pytest.mark.parametrize("value", [[{"a": "b"}, None, ["a"]], [3], "a", {"a": 1}, ["${oc.env:HOME}"]])
-def test_names_of_packages_that_are_no_texts_are_left_to_validation(value: object, monkeypatch):
-    before = [*sys.path]
-    monkeypatch.setattr(sys, "path", [*before])
-    trust({"trusted_packages": value, "plugins": value})
-    assert sys.path == before

@@ -113,13 +113,6 @@ def test_the_first_of_slurms_list_of_nodes_is_found(names, first):
     assert first_node(names) == first
 
 
-def test_a_host_without_an_address_is_reported_with_the_variable_to_set(monkeypatch, tmp_path):
-    assert reachable("tcp://127.0.0.1:5") == "tcp://127.0.0.1:5" and reachable("env://") == "env://"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no-such-host.invalid, where the processes .* set MASTER_ADDR"):
-        reachable("tcp://no-such-host.invalid:5")
-
-
 def test_a_node_without_an_entry_in_the_dns_is_met_where_slurm_says_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,18 +104,6 @@ def test_a_users_error_is_printed_without_a_traceback(run):
     assert run("task=tag", "name=two")[2] == "nlu: error: 2 problems\n  - first\n  - second\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("rows", "2 problems\n  - row 1\n  - row 2\n  correct these rows"),
-        ("row", "row 1; correct this row"),
-        ("space", "another space\n  - a there, b here\n  write the same"),
-    ],
-)
-def test_a_summary_of_problems_is_printed_once_and_not_counted(run, name: str, told: str):
-    assert run("task=tag", f"name={name}")[2] == f"nlu: error: {told}\n"
-
-
 def test_an_invalid_value_is_refused_before_the_task_does_anything(run):
     code, out, err = run(*VALID, "trainer.batch_size=0", "model.hidden_size=x")
     assert (code, out) == (2, "")

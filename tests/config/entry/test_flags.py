@@ -76,8 +76,3 @@ def test_a_secret_that_a_run_did_not_record_must_be_given_again(tmp_path: Path):
         read_command_line(["--rerun", str(tmp_path)])
     again = read_command_line(["--rerun", str(tmp_path), "tracker.password=hunter2"])
     assert again.overrides == ["seed=2", "tracker.password=hunter2"]
-
-
-def test_take_stands_for_its_key_at_any_place():
-    line = read_command_line(["mirror=s3://bucket/a", "--take", "resume=auto"])
-    assert set(line.overrides) == {"mirror=s3://bucket/a", "take=true", "resume=auto"}
