@@ -98,13 +98,6 @@ def test_a_run_with_markers_continues_to_the_same_bytes_and_serves_as_weights(
         )
 
 
-def test_an_adapter_says_that_new_vectors_are_not_trained(transformers: Any, tmp_path: Path, capsys: Any) -> None:
-    weights(tmp_path / "hub", transformers, "bert")
-    own = overrides(tmp_path, "bert", MARKERS, "adapter=lora", "optimizer.lr=1e-2")
-    train(*own, f"hydra.run.dir={tmp_path}/run")
-    assert "those of tokenizer.added_tokens are trained with adapter=none only" in capsys.readouterr().err
-
-
 def test_predictions_and_exports_read_markers_as_one_token(transformers: Any, tmp_path: Path) -> None:
     weights(tmp_path / "hub", transformers, "bert")
     train(*overrides(tmp_path, "bert", MARKERS), f"hydra.run.dir={tmp_path}/run")

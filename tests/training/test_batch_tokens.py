@@ -12,8 +12,6 @@ from nlu.runs.records import read_rows
 from tests.training.in_process import composed, start, train
 from tests.training.kinds import KINDS
 from tests.training.runs import result
-from tests.training.test_kinds_in_processes import run_in_two
-from tests.training.test_memory import assert_same_but_for_rounding
 
 ROWS = 24
 DROPOUT = ("model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3")
@@ -65,12 +63,3 @@ def test_an_example_that_does_not_fit_is_named(tmp_path: Path, capsys: pytest.Ca
 def test_windows_are_refused_since_all_lengths_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="trainer.window_rows is 16, but trainer.batch_tokens=50 cuts"):
         composed(*overrides_of(tmp_path, "trainer.window_rows=16"))
-
-
-@pytest.mark.thorough
-def test_two_processes_have_the_same_steps_as_one(tmp_path: Path) -> None:
-    config = composed(*overrides_of(tmp_path, "trainer.clip_norm=0", "optimizer.betas=[0.5,0.999]"))
-    start(config, tmp_path / "single")
-    run_in_two([(config, tmp_path / "together")], tmp_path)
-    assert_same_but_for_rounding(tmp_path / "single", tmp_path / "together")
-    assert result(tmp_path / "single")["steps"] == result(tmp_path / "together")["steps"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.optim import apex
 from nlu.runs.records import read_rows
 from nlu.training.step import Stepper
 from tests.training import in_process
@@ -228,19 +227,6 @@ def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path,
         scale /= 2 ** row["skipped"]
     skipped = in_process.column(tmp_path / "run", "skipped")
     assert skipped[0] == 1 and skipped[-1] == 0
-
-
-@pytest.mark.needs(apex.has_kernels, "NVIDIA's apex is not installed")
-@pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_on_cuda_the_kernel_of_apex_updates_as_that_of_torch(tmp_path: Path, precision: str) -> None:
-    for kernel in ("torch", "apex"):
-        in_process.train(
-            *options_of("plain", tmp_path), f"precision={precision}", f"optimizer.kernel={kernel}",
-            "trainer.log_interval=1st", f"hydra.run.dir={tmp_path}/{kernel}",
-        )  # fmt: skip
-    one, other = (in_process.column(tmp_path / kernel, "loss") for kernel in ("torch", "apex"))
-    assert other == pytest.approx(one, rel=1e-3)
 
 
 @pytest.mark.needs(lambda: torch.cuda.device_count() > 1, "one CUDA device")

@@ -55,13 +55,9 @@ def peak_mb(run_dir: Path) -> float:
     return max(map(float, column(run_dir, PEAK_COLUMN)))
 
 
-def test_the_largest_batch_that_fits_on_cuda_runs_and_twice_as_many_rows_are_divided(tmp_path: Path) -> None:
-    options = (*WIDE, *long_rows(tmp_path), "trainer.log_interval=1st")
+def test_a_batch_that_does_not_fit_on_cuda_is_divided(tmp_path: Path) -> None:
+    options, size = (*WIDE, *long_rows(tmp_path), "trainer.log_interval=1st"), "trainer.batch_size=160"
     with memory_of(LIMIT_MB):
-        train(*options, "trainer.batch_size=auto", f"hydra.run.dir={tmp_path}/auto")
-        found = json.loads((tmp_path / "auto/batch_size.json").read_text())["batch_size"]
-        assert 8 < found < ROWS // 2
-        size = f"trainer.batch_size={2 * found}"
         train(*options, size, f"hydra.run.dir={tmp_path}/divided")
     train(*options, size, f"hydra.run.dir={tmp_path}/whole")
     state = json.loads((tmp_path / "divided/checkpoints/last/state.json").read_text())["state"]
@@ -69,9 +65,7 @@ def test_the_largest_batch_that_fits_on_cuda_runs_and_twice_as_many_rows_are_div
     assert "memory ran out in step 1, in a micro-batch of" in (tmp_path / "divided/log.txt").read_text()
     losses = [column(tmp_path / run, "loss") for run in ("divided", "whole")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    # What the search found fills most of the memory, and twice as many rows take more than there was.
-    assert peak_mb(tmp_path / "auto") > LIMIT_MB / 2
-    assert peak_mb(tmp_path / "whole") > max(LIMIT_MB, peak_mb(tmp_path / "auto"), peak_mb(tmp_path / "divided"))
+    assert peak_mb(tmp_path / "whole") > max(LIMIT_MB, peak_mb(tmp_path / "divided"))
 
 
 def test_gradient_checkpointing_on_cuda_gives_the_same_losses_with_less_memory(tmp_path: Path) -> None:

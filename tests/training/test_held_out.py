@@ -104,16 +104,11 @@ def other_second(rng: random.Random, row: Row) -> Row:
 WEIGHTS = "loss.class_weights=inverse_frequency"
 CASES = {
     "the words of a split": Case((*SPLIT, WEIGHTS), classes),
-    "the words of a split of numbers": Case((*SPLIT, "task=regress"), number),
     "duplicates of a split": Case((*SPLIT, "data.drop_duplicates=true"), classes),
     "pairs of a split": Case((*SPLIT, "task=match"), pair, other_second, text="text_a"),
-    "pairs apart of a split": Case((*SPLIT, "task=siamese"), pair, other_second, text="text_a"),
     "groups of a split": Case((*SPLIT, "folds.group_by=shop"), grouped),
     "tags of a split": Case((*SPLIT, "task=tag"), tagged, text="tokens"),
     "the words of a fold": Case(FOLD, classes),
-    "the words of a fold of pairs": Case((*FOLD, "task=match"), pair, other_second, text="text_a"),
-    "the words of a fold of tags": Case((*FOLD, "task=tag"), tagged, text="tokens"),
-    "the words of a fold of groups": Case((*FOLD, "folds.group_by=shop"), grouped),
 }  # fmt: skip
 
 

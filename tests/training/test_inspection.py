@@ -18,8 +18,6 @@ from tests.training.in_process import (
     train,
 )
 from tests.training.kinds import KINDS, Kind, classes
-from tests.training.mixtures import CLASSES, TAGS, mixture
-from tests.training.test_kinds_in_processes import run_in_two
 
 EVERY_ROW = ("trainer.batch_size=27", "trainer.clip_norm=0", "optimizer.betas=[0.5,0.999]", "trainer.ema_decay=0")
 
@@ -73,15 +71,6 @@ def test_a_run_that_is_inspected_has_the_same_bytes(name: str, tmp_path: Path) -
     assert total == pytest.approx(column(tmp_path / "run", "gnorm")[1], rel=1e-5)
 
 
-def test_a_set_of_a_mixture_has_values_at_its_steps(tmp_path: Path) -> None:
-    options = mixture(tmp_path, {"shop": CLASSES, "names": TAGS}, "trainer.max_duration=6st")
-    start(composed(*options, "inspect=true"), tmp_path / "run")
-    rows = read_rows(tmp_path / "run/inspect.tsv")
-    steps = {name: {row["step"] for row in rows if f"head.{name}." in str(row["name"])} for name in ("shop", "names")}
-    assert steps["shop"] and steps["names"] and not steps["shop"] & steps["names"]
-    assert steps["shop"] | steps["names"] == set(range(1, 7))
-
-
 def test_a_killed_run_writes_the_rows_of_an_uninterrupted_one(tmp_path: Path) -> None:
     common = (*TINY, *sets(tmp_path), "inspect=true", "trainer.log_interval=2st", "trainer.max_duration=6st",
               "trainer.save_interval=3st", "trainer.eval_interval=0")  # fmt: skip
@@ -95,16 +84,3 @@ def test_a_killed_run_writes_the_rows_of_an_uninterrupted_one(tmp_path: Path) ->
     points = {point.step: point.values for point in past_points(tmp_path / "whole", 4)}
     row = table(tmp_path / "whole", 4)["head.linear"]
     assert {name: points[4][f"inspect/{name}/head.linear"] for name in row} == row
-
-
-@pytest.mark.thorough
-def test_two_ranks_see_what_one_sees(tmp_path: Path) -> None:
-    # A last micro-batch of one row, of which the second rank has none.
-    options = (*TINY, *sets(tmp_path, train_rows=11), "trainer.batch_size=2", "trainer.accumulation=6")
-    config = composed(*options, "inspect=true", "trainer.max_duration=1st")
-    start(config, tmp_path / "single")
-    run_in_two([(config, tmp_path / "together")], tmp_path)
-    single, together = table(tmp_path / "single"), table(tmp_path / "together")
-    assert list(single) == list(together)
-    for name, values in single.items():
-        assert together[name] == pytest.approx(values, rel=1e-3, abs=1e-7), name

@@ -8,7 +8,6 @@ import yaml
 
 from nlu.methods.plain import Plain
 from nlu.runs.records import read_rows
-from nlu.training.journal import names_of
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
 
 MINE = '''
@@ -132,12 +131,6 @@ def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
     assert "which needs no_such_package, and that is not installed here" in said
     assert "pip install 'nlu[no-such]', or pip install no-such-package" in said
     assert not run_dir.exists()
-
-
-def test_names_of_runs_tell_what_they_belong_to() -> None:
-    assert names_of(Path("/x/outputs/mine")) == (None, "mine")
-    assert names_of(Path("/x/search/17")) == ("search", "search/17")
-    assert names_of(Path("/x/search/17/seed-2-fold-0")) == ("search", "search/17/seed-2-fold-0")
 
 
 def test_what_the_passes_of_a_step_that_fails_recorded_is_recorded_once(

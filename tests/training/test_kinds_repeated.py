@@ -1,13 +1,11 @@
 """Folds, seeds, reports, dry runs and searches know every kind of run."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nlu.commands.report import main as report
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import command, composed, start
 from tests.training.kinds import KINDS, METHODS, PRETRAINING, TASKS, few_first
@@ -65,26 +63,6 @@ def expected(name: str, rows: list[dict[str, Any]], joined: dict[str, float]) ->
     else:
         own = {"accuracy": float(np.mean([a == b for a, b in zip(label, prediction, strict=True)]))} if joined else {}
     return joined | own
-
-
-def test_the_report_tabulates_such_runs_and_compares_two_of_them(
-    repeated: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    name, run_dir = repeated
-    metric = result(run_dir)["best"]["metric"]
-    assert report([str(run_dir)]) == 0
-    assert metric in capsys.readouterr().out
-    assert report([str(run_dir), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert len(row["runs"]) == 4 and row["metrics"][metric]["n"] == 4
-    assert bool(row["out_of_fold"].get(metric)) == (name != "retrieve")
-    assert report([str(run_dir), "--join", str(tmp_path / "joined")]) == 0
-    assert len(list((tmp_path / "joined").iterdir())) == 2
-    capsys.readouterr()
-    assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0")]) == 0
-    said = capsys.readouterr().out
-    assert metric in said and "seed" in said
-    assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0"), "--json"]) == 0
 
 
 @pytest.mark.parametrize("name", few_first([*TASKS, *PRETRAINING, *METHODS], "match", "mlm", "retrieve", "freelb"))

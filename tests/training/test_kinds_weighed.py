@@ -7,18 +7,15 @@ import pytest
 
 from nlu.data.order import Order, Whole
 from nlu.runs.records import read_rows
-from tests.training import kinds
 from tests.training.in_process import NO_DROPOUT, composed, start, tensors
 from tests.training.kinds import (
     KINDS,
     Kind,
     classes,
     few_first,
-    number,
     pair_of_classes,
     read,
     tags,
-    transformers_model,
     write,
 )
 
@@ -36,10 +33,6 @@ BY_ROW = {
     "freelb in linf, tags and a CRF": Kind(
         ("method=freelb", "method.init_magnitude=0", "method.norm=linf", "task=tag", "head=crf"), tags
     ),
-    "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),
-    "rdrop and label sets": Kind(("method=rdrop", "task=multilabel"), kinds.labels),
-    "rdrop and a CRF": Kind(("method=rdrop", "method.alpha=4", "task=tag", "head=crf"), tags),
-    "fgm and contrastive loss": Kind(("method=fgm", "task=siamese", "loss=contrastive"), pair_of_classes),
 }  # fmt: skip
 
 
@@ -84,35 +77,18 @@ DROPPING = ("model.dropout=0.3", "model.head_dropout=0.3")
 """dropout everywhere but in attention, which a TextCNN does not have"""
 WITH_DROPOUT = {
     **{name: KINDS[name] for name in (
-        "classify", "tag with a CRF", "siamese with contrastive loss", "rdrop", "fgm", "freelb",
-        "freelb in linf", "rdrop of a TextCNN", "freelb of a TextCNN",
+        "classify", "tag with a CRF", "siamese with contrastive loss", "freelb", "freelb of a TextCNN",
     )},
-    "a TextCNN of pairs": Kind(("task=match",), pair_of_classes, kinds.TEXTCNN),
     "fgm of R-Drop": Kind(("method=fgm", "method.of={_target_: nlu.methods.rdrop.RDrop, alpha: 4}"), classes),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind",
-    few_first(WITH_DROPOUT, "tag with a CRF", "fgm of R-Drop"),
-)
+@pytest.mark.parametrize("kind", few_first(WITH_DROPOUT, "tag with a CRF", "fgm of R-Drop"))
 def test_parts_of_a_step_with_dropout_masks_by_example_equal_the_whole(kind: Kind, tmp_path: Path) -> None:
-    assert_divided_as_one(kind, tmp_path)
-
-
-@pytest.mark.thorough
-def test_parts_of_a_step_with_dropout_of_transformers_equal_the_whole(tmp_path: Path) -> None:
-    model = transformers_model(tmp_path / "weights")
-    assert_divided_as_one(Kind((), classes, model), tmp_path)
-
-
-def assert_divided_as_one(kind: Kind, folder: Path) -> None:
-    """Assert that micro-batches of any size give the loss and the gradient of the whole step, with dropout."""
     has_attention = kind.model[0] == "model=bert_tiny"
-    options = ("model.head_dropout=0.3",) if kind.model[0] == "model=hf" else DROPPING
-    options = (*options, "model.attention_dropout=0.3") if has_attention else options
-    (loss, gradient), *others = [one_step(kind, folder, split, *options) for split in SPLITS]
-    without, _ = one_step(kind, folder / "without", "whole")
+    options = (*DROPPING, "model.attention_dropout=0.3") if has_attention else DROPPING
+    (loss, gradient), *others = [one_step(kind, tmp_path, split, *options) for split in SPLITS]
+    without, _ = one_step(kind, tmp_path / "without", "whole")
     assert without["loss"] != pytest.approx(loss["loss"], rel=1e-5)
     largest = max(np.abs(value).max() for value in gradient.values())
     for other_loss, other_gradient in others:
@@ -133,16 +109,6 @@ def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Pat
         assert row["loss"] == pytest.approx(sum(weights[term] * terms[term] for term in weights))
     # A single term is the loss.
     assert one_step(KINDS["classify"], tmp_path / "plain", "uneven")[0].keys() == {"loss", "gnorm"}
-
-
-def test_consistency_is_a_mean_over_all_rows_for_every_loss(tmp_path: Path) -> None:
-    # InfoNCE has a term only for the pairs that belong together; the predictions are the same cosines.
-    found = [
-        one_step(Kind(("method=rdrop", "task=siamese", f"loss={loss}"), pair_of_classes), tmp_path / loss, "whole",
-                 "model.head_dropout=0.5")[0]
-        for loss in ("info_nce", "contrastive")
-    ]  # fmt: skip
-    assert found[0]["loss_consistency"] == pytest.approx(found[1]["loss_consistency"], rel=1e-6) and found[0]["loss"]
 
 
 OVER_BATCHES = {

@@ -39,7 +39,6 @@ from tests.training.in_process import (
     write_rows,
 )
 from tests.training.runs import result
-from tests.training.test_kinds_in_processes import run_in_two
 
 SIZES = [8, 8, 8, 3] * 3
 """examples of the steps of a run over 27 rows in batches of 8, which go through them once in four steps"""
@@ -304,15 +303,6 @@ def test_a_new_best_saves_the_state_too_and_a_killed_run_continues_to_the_same_b
     assert sorted(os.listdir(killed / "checkpoints")) == ["best-1", "best-2", "last"]
 
 
-@pytest.mark.parametrize("pruned_by", ["patience", "nothing"])
-def test_a_run_that_ends_between_two_saves_has_its_last_state_saved(
-    worsening: tuple[str, ...], tmp_path: Path, pruned_by: str
-) -> None:
-    patience = ("trainer.patience=2st",) if pruned_by == "patience" else ("trainer.max_duration=3st",)
-    train(*TINY, *worsening, *patience, "trainer.save_interval=50st", f"hydra.run.dir={tmp_path}/run")
-    assert state_of(tmp_path / "run")["step"] == result(tmp_path / "run")["steps"] == 3
-
-
 def outdone(url: str) -> None:
     """Begin a study whose trial 0 does not pass its only rung, since trial 1 has passed it with a better value."""
     study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
@@ -341,23 +331,6 @@ def test_a_trial_that_does_not_pass_is_pruned_unless_it_was_done_anyway(
     assert trial.intermediate_values == {sum(SIZES[:steps]): result(tmp_path / "0")["last"]["dev"]["accuracy"]}
     assert result(tmp_path / "0")["pruned"] == (state == "pruned")
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
-
-
-def test_two_processes_that_train_the_folds_of_a_trial_report_each_evaluation_once(
-    data: tuple[str, ...], tmp_path: Path
-) -> None:
-    url = storage_url(None, tmp_path)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
-    study.ask()
-    config = composed(
-        *TINY, *(one for one in data if not one.startswith("data.dev=")), "data.dev=null", "folds.count=2",
-        "trainer.eval_interval=1st", "trainer.max_duration=2st", "resume=auto",
-        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}",
-    )  # fmt: skip
-    run_in_two([(config, tmp_path / "0")], tmp_path)
-    trial = optuna.load_study(study_name="s", storage=open_storage(url)).get_trials()[0]
-    assert len(trial.intermediate_values) == 4 and len(result(tmp_path / "0")["parts"]) == 2
 
 
 def test_a_trial_pruned_after_a_fold_ends_there_even_if_killed_right_after_it(
@@ -396,12 +369,3 @@ def test_the_tables_are_synced_before_a_state_is_saved(
     assert len(states) == 2
     for first, last in zip([-1, *states], states, strict=False):
         assert {"train.tsv", "valid.tsv"} <= set(synced[first + 1 : last])
-
-
-def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path) -> None:
-    held_out = []
-    for seed in (1, 2):
-        options = ("folds.count=3", "fold=0", f"seed={seed}", "trainer.max_duration=1st")
-        train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/{seed}")
-        held_out.append({row["id"] for row in predictions_of(tmp_path / str(seed), "dev")})
-    assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]

@@ -1,8 +1,6 @@
 """The error of ranks that wait for one that hangs or dies; real processes."""
 
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -24,15 +22,6 @@ def test_a_rank_that_hangs_ends_the_others_in_one_sentence(capfd: pytest.Capture
     said = capfd.readouterr().err
     assert "nlu: rank 1 was ended, since rank 0 had failed" in said
     assert f"nlu: rank 0: {caught.value}" in said and "Traceback" not in said
-
-
-def test_a_rank_that_is_killed_is_named_with_the_signal(capfd: pytest.CaptureFixture[str]) -> None:
-    assert in_processes(partial(work, "dies"), 2) == signal.SIGKILL
-    said = capfd.readouterr().err
-    assert re.search(
-        r"^nlu: error: rank 1 \(process \d+\) was ended by SIGKILL, as when the machine runs out", said, re.M
-    )
-    assert "Traceback" not in said
 
 
 def test_a_rank_that_dies_on_another_machine_is_an_error_of_this_one() -> None:

@@ -2,8 +2,6 @@
 
 import ctypes
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from nlu.training import memory
 from nlu.training.memory import by_parts
 from tests.training.in_process import composed, killed_in_backward, start, tensors, train
 from tests.training.kinds import KINDS, Kind, few_first
-from tests.training.runs import REPOSITORY
 from tests.training.short_memory import memory_for
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_loop import state_of
@@ -113,16 +110,6 @@ def test_parts_never_become_larger_again() -> None:
     assert tried == [16, 8, 4, 2, 2, 4, 8, 4, 4, *[2] * 8]
 
 
-def test_a_run_from_a_divided_state_does_not_divide_a_loss_that_compares_examples(tmp_path: Path) -> None:
-    overrides = [*KINDS["classify"].overrides(tmp_path, train_rows=ROWS), *TINY_RUN]
-    with memory_for(rows=8):
-        train(*overrides, f"hydra.run.dir={tmp_path}/divided")
-    given = ("loss=ghm_c", f"resume={tmp_path}/divided", "trainer.max_duration=8st")
-    with memory_for(rows=1000) as met:
-        train(*overrides, *given, f"hydra.run.dir={tmp_path}/longer")
-    assert 12 in met and state_of(tmp_path / "longer")["pieces"] == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "said"),
     [
@@ -145,21 +132,6 @@ def test_all_processes_divide_a_step_for_which_one_lacks_memory(tmp_path: Path) 
     run_in_two([(config, tmp_path / "together")], tmp_path, ROWS_THAT_FIT="1:4")
     assert_same_but_for_rounding(tmp_path / "single", tmp_path / "together")
     assert state_of(tmp_path / "together")["pieces"] == 2
-
-
-@pytest.mark.thorough
-def test_a_cpu_without_memory_divides_too(tmp_path: Path) -> None:
-    """The same, with memory that is really too small: the address space of the process is limited."""
-    kind = Kind((), lambda rng: {"text": " ".join(rng.choices("abcdefgh", k=30)), "label": rng.choice("01")})
-    overrides = [
-        *kind.overrides(tmp_path, train_rows=8192, dev_rows=16), "model.hidden_size=64", "trainer.batch_size=8192",
-        "trainer.max_duration=2st", "trainer.eval_batch_size=16", f"hydra.run.dir={tmp_path}/run",
-    ]  # fmt: skip
-    limited = [sys.executable, "-m", "tests.training.short_memory", "600", *overrides]
-    done = subprocess.run(limited, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "memory ran out in step 1, in a micro-batch of 8192 examples" in done.stderr
-    assert state_of(tmp_path / "run")["pieces"] > 1
 
 
 @pytest.mark.needs(lambda: hasattr(ctypes.CDLL(None), "malloc_trim"), "another C library than glibc")

@@ -3,11 +3,9 @@ nothing."""
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
-from nlu.training import nonfinite
 from nlu.training.nonfinite import named
 from tests.composing import prepared
 from tests.training import poisoned
@@ -208,26 +205,6 @@ def test_layers_that_are_computed_again_are_named_once(config: Run, token: int, 
     kept = failed(run, tmp_path / "kept")
     again = failed(replace(run, model=run.model | {"gradient_checkpointing": True}), tmp_path / "again")
     assert kept.problems == again.problems
-
-
-def test_a_loss_above_the_largest_one_is_refused_with_its_rows(config: Run, tmp_path: Path) -> None:
-    error = failed(replace(config, trainer=replace(config.trainer, max_loss=0.1, batch_size=27)), tmp_path / "run")
-    assert "at step 1, all 27 rows of train, above trainer.max_loss, 0.1; nothing was updated" in str(error)
-
-
-def test_a_healthy_step_runs_no_line_of_the_search(config: Run, tmp_path: Path) -> None:
-    called = []
-
-    def see(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename == nonfinite.__file__:
-            called.append(frame.f_code.co_name)
-
-    sys.setprofile(see)
-    try:
-        start(config, tmp_path / "run")
-    finally:
-        sys.setprofile(None)
-    assert step_of(tmp_path / "run") == 4 and not called
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Whole runs through the command: every task, every kind of set, stopping, patience, records."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import Record, predictions_of
 from nlu.runs.records import read_rows
-from tests import warm
 from tests.training.in_process import train
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
@@ -129,43 +126,3 @@ def test_a_run_that_continues_a_state_under_another_metric_ranks_the_best_again(
         for place in range(1, len(by_step) + 1)
     ]
     assert scores == sorted(scores) and scores[0] == best["value"]
-
-
-def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (*TINY, *QUICK, *files(tmp_path))
-    train(*options, f"hydra.run.dir={tmp_path}/first")
-    options = (*options, f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
-    other = write_set(tmp_path / "other.tsv", 83, seed=3)
-    train(*options, f"data.train={other}", status=2)
-    assert "the training rows" in capsys.readouterr().err
-    train(*options, f"data.dev={other}", "seed=2", "trainer.batch_size=7", status=2)
-    said = capsys.readouterr().err
-    assert (
-        "the rows that are scored while training, or" in said
-        and "seed: 1 there, 2 here" in said
-        and "\n  - trainer.batch_size: " in said
-        and " there, 7 here" in said
-        and "the training" not in said
-    )
-    train(*options)
-
-
-@pytest.mark.thorough
-def test_a_run_that_gets_a_signal_saves_asks_for_a_requeue_and_continues(tmp_path: Path) -> None:
-    data = files(tmp_path)
-    options = (*TINY, *QUICK, *data, "trainer.max_duration=150st", "trainer.eval_interval=0", "resume=auto")
-    run(*options, f"hydra.run.dir={tmp_path}/whole")
-    command = ["-m", "nlu.train", *options, f"hydra.run.dir={tmp_path}/run"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = warm.start(command, cwd=REPOSITORY, env=SAME_THREADS, **quiet)
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s and not (tmp_path / "run" / "train.tsv").exists():
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
-    assert (tmp_path / "run" / "checkpoints" / "last" / "COMPLETE").exists()
-    assert not (tmp_path / "run" / "result.json").exists()
-    run(*options, f"hydra.run.dir={tmp_path}/run")
-    assert weights(tmp_path / "run") == weights(tmp_path / "whole")

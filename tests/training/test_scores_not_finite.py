@@ -50,28 +50,6 @@ def test_an_evaluation_of_numbers_that_are_not_finite_is_never_the_best(
     assert f"dev.{'txt' if (tmp_path / 'dev.txt').exists() else 'jsonl'}:1" in said
 
 
-def test_one_row_that_is_not_finite_takes_the_score_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = TASKS["classify"].overrides(tmp_path, train_rows=13, dev_rows=ROWS)
-    start(composed(*options, "trainer.eval_interval=0", "trainer.max_duration=1st"), tmp_path / "run")
-    loaded = nlu.load(tmp_path / "run")
-    letter, inner = loaded.trained.tokenizer.vocabulary["h"], Bert.embed
-
-    def embed(self: Bert, batch: Batch) -> Tensor:
-        return torch.where((batch.tokens_T == letter)[:, None], torch.nan, inner(self, batch))
-
-    monkeypatch.setattr(Bert, "embed", embed)
-    rows = read(tmp_path / "dev.jsonl")
-    wrong = [number for number, row in enumerate(rows, 1) if "h" in row["text"]]
-    assert 3 < len(wrong) < ROWS
-    metrics = loaded.evaluate(rows)
-    assert all(map(math.isnan, metrics.values())) and "accuracy" in metrics
-    assert f"rows: the model computes numbers that are not finite for {len(wrong)} of {ROWS} rows (" in caplog.text
-    # Rows of a program are counted from 0.
-    assert "(" + ", ".join(f"rows: example {number - 1}" for number in wrong[:3]) + ", ...)" in caplog.text
-
-
 @pytest.mark.parametrize("name", ["classify", "tag", "siamese with contrastive loss", "regress"])
 def test_predictions_of_numbers_that_are_not_finite_are_counted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -90,14 +90,6 @@ def unbroken(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Call
     return left
 
 
-def test_each_kind_and_each_phase_meets_all_three_signals() -> None:
-    for part in range(2):
-        met: dict[str, set[signal.Signals]] = {}
-        for case in _cases(every_signal=False):
-            met.setdefault(case[part], set()).add(case.number)
-        assert all(numbers == set(SIGNALS) for numbers in met.values()), met
-
-
 @pytest.mark.parametrize(
     "case", [
         pytest.param(case, id="-".join([case.kind, case.phase.replace(" ", "_"), case.number.name]),

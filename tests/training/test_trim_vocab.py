@@ -13,7 +13,6 @@ from tests.inference.hubs import KINDS, save
 from tests.inference.runs import STEPS
 from tests.training.in_process import NO_DROPOUT, STANDING_STILL, train
 from tests.training.kinds import TASKS, Kind
-from tests.training.mixtures import CLASSES, PAIRS, TAGS, mixture
 
 TRIMMED = "model.trim_vocab=true"
 
@@ -59,17 +58,6 @@ def test_the_folds_of_a_run_share_a_trimmed_vocabulary(hub: Path, tmp_path: Path
     train(*overrides_of(hub, tmp_path, "classify", TRIMMED, "folds.count=2"), f"hydra.run.dir={tmp_path}/run")
     found = {path.read_bytes() for path in (tmp_path / "run").rglob("best-1/tokenizer.json")}
     assert len(found) == 1
-
-
-def test_the_sets_of_a_mixture_share_the_pieces_that_one_of_them_uses(hub: Path, tmp_path: Path) -> None:
-    sets = {"classes": CLASSES, "tags": TAGS, "pairs": PAIRS}
-    overrides = [one for one in mixture(tmp_path, sets) if not one.startswith(("model", "tokenizer.vocab="))]
-    model = ("model=bert", f"model.pretrained={hub}", TRIMMED)
-    train(*overrides, *model, *STEPS, f"hydra.run.dir={tmp_path}/run")
-    tokenizer = load_tokenizer(tmp_path / "run/checkpoints/best-1", None)
-    # Words of all sets are letters from a to h; those of tags stand by themselves.
-    assert tokenizer is not None and {"▁a", "▁b", "g", "h"} <= set(tokenizer.vocabulary)
-    assert not {"北京", "caf", "ef"} & set(tokenizer.vocabulary)
 
 
 @pytest.mark.parametrize(

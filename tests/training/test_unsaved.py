@@ -92,7 +92,7 @@ def test_a_signal_ends_a_run_without_checkpoints_and_the_command_starts_it_again
     assert comparable(run_dir) == comparable(ordinary) and predictions(run_dir) == predictions(ordinary)
 
 
-@pytest.mark.parametrize("margin", [-1e-3, 0.0, 1e-3])
+@pytest.mark.parametrize("margin", [0.0, 1e-3])
 def test_best_checkpoints_stay_only_if_the_metric_passes_save_above(
     data: tuple[str, ...], ordinary: Path, tmp_path: Path, margin: float
 ) -> None:
