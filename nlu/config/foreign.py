@@ -81,7 +81,6 @@ input.path -> input=FILE / data.test=FILE | only nlu.predict has input
 data.part data.parts -> - | one job preprocesses all rows, on all cores; data.stream=true trains meanwhile
 trainer.parallel -> parallel=replicated | how processes train together is a group
 parallel=bmuf use_bmuf -> parallel=replicated | which sums the gradients of all processes in each step
-trainer.batch_size=auto -> python -m nlu.scan of=batch_size | which finds the smallest size that is as fast as any
 trainer.reduce_dtype parallel.reduce_dtype -> - | gradients are summed in fp32
 trainer.kernels -> - | torch's own kernels train
 parallel=shared -> parallel=replicated | one process with several threads is as fast on a CPU

@@ -32,8 +32,9 @@ Node = Annotated[Config, Naming("a choice of its group, such as GROUP=NAME")]
 class Trainer:
     """Length, batches, evaluations and checkpoints of a run; its progress is counted in examples seen."""
 
-    batch_size: PositiveInt = 32
-    """Examples of a micro-batch, over all devices together; nlu.scan of=batch_size finds a fast one."""
+    batch_size: PositiveInt | Literal["auto"] = 32
+    """Examples of a micro-batch, over all devices together; auto = the most that fit into memory, found before the
+    first step."""
     batch_tokens: PositiveInt | None = None
     """A micro-batch has as many examples as fit into this many tokens, over all devices together, instead of
     batch_size; null = off."""
@@ -89,9 +90,16 @@ class Trainer:
     no limit, since a rank may be in a debugger."""
 
     @property
+    def batch_rows(self) -> int:
+        """`batch_size` as a number, which has been found if it was auto."""
+        assert not isinstance(self.batch_size, str), "found before the first step"
+        return self.batch_size
+
+    @property
     def rows_to_score(self) -> int:
         """Examples per evaluation batch, over all devices."""
-        return self.eval_batch_size or 2 * self.batch_size
+        # A command that only scores has not found a number.
+        return self.eval_batch_size or 2 * (32 if self.batch_size == "auto" else self.batch_size)
 
 
 @dataclass(kw_only=True)

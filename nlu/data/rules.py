@@ -155,6 +155,8 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         return
     if facts_of(config["method"][TARGET]).get("reads_all_rows"):
         yield f"method {rest}; set data.stream=false, or another method"
+    if config["trainer"]["batch_size"] == "auto":
+        yield f"trainer.batch_size is auto, which {rest}; set it to a number"
     if config["trainer"].get("batch_tokens"):
         yield (
             f"trainer.batch_tokens is {config['trainer']['batch_tokens']}, which {rest}; set it to null, or "

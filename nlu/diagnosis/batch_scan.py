@@ -66,8 +66,8 @@ class BatchScan:
     def overrides(self) -> str:
         """The overrides that set the recommended size; a step keeps its examples where they are a multiple of it."""
         size, accumulation = self.recommended.batch_size, self.trainer.accumulation
-        examples = self.trainer.batch_size * accumulation
-        if not self.compares and examples % size == 0:
+        examples = 0 if isinstance(self.trainer.batch_size, str) else self.trainer.batch_size * accumulation
+        if examples and not self.compares and examples % size == 0:
             accumulation = examples // size
         return f"trainer.batch_size={size} trainer.accumulation={accumulation}"
 

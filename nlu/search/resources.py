@@ -152,7 +152,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
         if (step := _step_examples(trainer)) is None and str(written).endswith("st"):
             raise UserError(
                 f"{name} is {written}, but a search compares trials by examples, and how many a step has is not known "
-                "before with trainer.batch_tokens; write it in ep or ex"
+                "before with trainer.batch_tokens or trainer.batch_size=auto; write it in ep or ex"
             )
         # Lengths in epochs and examples are not rounded to whole steps where their examples are not known.
         clock = Clock(num_examples, step or 1)
@@ -164,7 +164,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
 
 def _step_examples(trainer: Mapping[str, Any]) -> int | None:
     """Return the examples of a step; None if only the data tell them."""
-    if trainer.get("batch_tokens"):
+    if trainer.get("batch_tokens") or trainer["batch_size"] == "auto":
         return None
     step: int = trainer["batch_size"] * trainer["accumulation"]
     return step

@@ -47,6 +47,7 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import Composite, task_of
 from nlu.tasks.task import Task
 from nlu.tasks.undefined import undefined
+from nlu.training.batch_search import largest_that_fits, size_of_start
 from nlu.training.evaluation import NAMED_ROWS, first_sets
 from nlu.training.inspection import Inspector
 from nlu.training.journal import Journal
@@ -90,6 +91,12 @@ def build_run(
     # A state replaces all weights, so a continued run does without the file of word vectors.
     model = build_model(config, data, task, None if checkpoint else progress)
     stepper = build_stepper(config, model, task, store, ranks, progress)
+    if trainer.batch_size == "auto":
+        found = size_of_start(run_dir, checkpoint, ranks)
+        trainer = replace(
+            trainer, batch_size=found or largest_that_fits(stepper, store, trainer.accumulation, progress)
+        )
+        config = replace(config, trainer=trainer)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
         run_dir,

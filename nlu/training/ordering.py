@@ -31,7 +31,7 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
         return Order(
             part if isinstance(part, GrowingExamples) else Whole(part.lengths_N),
             seed=config.seed,
-            batch_size=trainer.batch_size,
+            batch_size=trainer.batch_rows,
             accumulation=trainer.accumulation,
             bucket_batches=trainer.bucket_batches,
             window_rows=trainer.window_rows,
@@ -58,7 +58,7 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
 
 def clock_of(config: Run, store: Store, order: AnyOrder) -> Clock:
     """Return what counts the examples of an order."""
-    step = config.trainer.batch_size * config.trainer.accumulation
+    step = config.trainer.batch_rows * config.trainer.accumulation
     orders = order.orders if isinstance(order, MixedOrder) else {"": order}
     # The number of rows that are still written is unknown, so an epoch is counted as one window of whole steps.
     window = -(-(config.trainer.window_rows or 1) // step) * step

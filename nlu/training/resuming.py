@@ -39,7 +39,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         "train_examples": None if config.data.get("stream") else sum(map(len, store.of_role("train").values())),
         "seed": config.seed, "folds": config.folds.count, "fold": config.fold,
         # It only decides the batches of evaluations where training counts tokens.
-        "batch_size": None if trainer.batch_tokens else trainer.batch_size, "batch_tokens": trainer.batch_tokens,
+        "batch_size": None if trainer.batch_tokens else trainer.batch_rows, "batch_tokens": trainer.batch_tokens,
         "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
         "machine": machine_of(ranks) | versions_of(model) | strategy,

@@ -32,6 +32,7 @@ from nlu.runs.state import Throughput, Window
 from nlu.runs.takeover import is_taken, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
+from nlu.training import batch_search
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.ending import reason_kept
@@ -184,6 +185,8 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
     if ranks.is_first:
         # First, since a folder without it does not count as a run, and could not be continued after a kill.
         write_config(run_dir, config.to_config())
+        if config.trainer.batch_size == "auto":
+            batch_search.keep(run_dir, run.trainer.batch_rows)
     ranks.barrier()
     logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
     if ranks.is_first:

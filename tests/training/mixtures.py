@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.training.in_process import MODEL, PLAIN
-from tests.training.kinds import Row, classes, pair_of_classes, tags, write
+from tests.training.kinds import Row, classes, number, pair_of_classes, tags, write
 
 SIZES = tuple(option for option in MODEL if not option.startswith("data."))
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh")
@@ -27,6 +27,7 @@ CLASSES = Member({"task": "classify"}, classes, train_rows=27)
 TAGS = Member({"task": "tag"}, tags, train_rows=13, test_rows=7)
 TAGS_OF_CRF = Member({"task": "tag", "head": "crf"}, tags, train_rows=13)
 PAIRS = Member({"task": "siamese", "loss": "contrastive"}, pair_of_classes, train_rows=21, test_rows=9)
+NUMBERS = Member({"task": "regress"}, number, train_rows=9)
 KEYS = {"task": "tasks", "loss": "losses", "head": "heads"}
 
 

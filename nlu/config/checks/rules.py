@@ -140,7 +140,8 @@ def _loss_and_head(config: Config, constants: Mapping[str, ConfigLike]) -> Itera
         if replaced and not misfit and config["loss"][TARGET] != replaced:
             yield f"loss is {loss()}, but head={head()} takes the place of the loss; leave out loss=, or set head=auto"
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
-    if reads == "similarities" and not config["trainer"].get("batch_tokens") and batch_size < 2 * devices:
+    is_number = batch_size != "auto" and not config["trainer"].get("batch_tokens")
+    if reads == "similarities" and is_number and batch_size < 2 * devices:
         yield (
             f"loss is {loss()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
             f"{batch_size} over {devices} device(s), so a pair is alone; set trainer.batch_size to >= {2 * devices}"
@@ -160,7 +161,12 @@ def _misfit(loss: ConfigLike, task: ConfigLike) -> tuple[str, str] | None:
 
 def _trainer(trainer: Config) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
-    if batch_size < devices and not trainer.get("batch_tokens"):
+    if trainer.get("batch_tokens") and batch_size == "auto":
+        yield (
+            f"trainer.batch_size is auto, but trainer.batch_tokens={trainer['batch_tokens']} decides it; leave out "
+            "one of the two"
+        )
+    elif batch_size != "auto" and batch_size < devices and not trainer.get("batch_tokens"):
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"

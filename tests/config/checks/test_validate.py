@@ -33,7 +33,7 @@ def test_a_valid_configuration_passes():
 
 def test_a_value_out_of_range_is_refused_with_key_value_rule_and_remedy():
     assert found(trainer={"batch_size": 0}) == [
-        "trainer.batch_size is 0 but must be an integer >= 1; set trainer.batch_size to such a value"
+        "trainer.batch_size is 0 but must be an integer >= 1 or auto; set trainer.batch_size to such a value"
     ]
 
 
