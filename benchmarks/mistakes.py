@@ -139,16 +139,15 @@ def measure(copy: Path, file: str, sources: dict[str, str]) -> None:
     print(f"measured {file}: {seconds:.0f} s, status {status}{f': {said[-500:]}' if status else ''}", flush=True)
 
 
-def chosen(mistake: Mistake, all_reached: list[Reached], sources: dict[str, str], limit_s: float) -> list[str]:
+def chosen(mistake: Mistake, all_reached: list[Reached], texts: dict[str, str], limit_s: float) -> list[str]:
     """Return the tests that meet a mistake: the nearest first, then the shortest, at most `limit_s` of them."""
     folder = str(Path(mistake.file).parent).replace("nlu", "tests", 1).replace("launchers", "tests/launchers", 1)
     own = f"{folder}/test_{Path(mistake.file).stem.strip('_')}.py"
     ranked = sorted(all_reached, key=lambda one: (one.file != own, not one.file.startswith(folder), one.seconds))
     tests, all_s = [], 0.0
     for one in ranked:
-        names = one.functions(mistake, digest_of(sources[mistake.file]))
-        text = (REPOSITORY / one.file).read_text(encoding="utf-8")
-        is_whole = "" in names or any(f"def {name}(" not in text for name in names) or one.file == own
+        names = one.functions(mistake, digest_of(texts[mistake.file]))
+        is_whole = "" in names or any(f"def {name}(" not in texts[one.file] for name in names) or one.file == own
         if (names or one.file == own) and (not tests or all_s + one.seconds <= limit_s):
             all_s += one.seconds
             tests += [one.file] if is_whole else [f"{one.file}::{name}" for name in sorted(names)]
@@ -210,8 +209,8 @@ def main() -> None:
         copy_to(copy)
         _, where = run(copy, ["-c", "import nlu, hydra_plugins.grid_sweeper as g; print(nlu, g)"], 600)
         assert where.count(str(copy)) == 2, f"the copy in {copy} is not what its tests import: {where}"
-        sources, reached = python_files(copy, "nlu", "launchers"), []
-        for file, text in python_files(copy, "tests").items():
+        sources, tests, reached = python_files(copy, "nlu", "launchers"), python_files(copy, "tests"), []
+        for file, text in tests.items():
             is_wanted = any(part in file for part in arguments.tests) and not file.startswith(LEFT_OUT)
             if is_wanted and Path(file).name.startswith("test_"):
                 kept = REACHED / f"{file.replace('/', '+')}.json"
@@ -224,8 +223,8 @@ def main() -> None:
             results = dict(json.loads(line) for line in arguments.results.read_text().splitlines())
         for number, mistake in enumerate(drawn, 1):
             if results.get(mistake.key, "not found") == "not found":
-                tests = chosen(mistake, reached, sources, arguments.seconds)
-                results[mistake.key] = judge(mistake, copy, tests, arguments.seconds)
+                nearest = chosen(mistake, reached, sources | tests, arguments.seconds)
+                results[mistake.key] = judge(mistake, copy, nearest, arguments.seconds)
                 print(f"{number}/{len(drawn)} {results[mistake.key]}: {mistake.key}", flush=True)
                 if arguments.results:
                     with arguments.results.open("a", encoding="utf-8") as log:

@@ -1,6 +1,7 @@
 """Which parameters of a test `make test` tries; `make test-thorough` tries every one."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +17,13 @@ def only(chosen: Iterable[Any], parameters: Iterable[Any]) -> list[Any]:
     chosen, parameters = list(chosen), list(parameters)
     assert all(one in parameters for one in chosen)
     return [one if one in chosen else _thorough(one) for one in parameters]
+
+
+def sampled(names: str, *axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test over the product of the axes; not thorough are as many cases as show each value once."""
+    values = [list(axis) for axis in axes]
+    chosen = [tuple(axis[place % len(axis)] for axis in values) for place in range(max(map(len, values)))]
+    return pytest.mark.parametrize(names, only(chosen, product(*values)))
 
 
 def _thorough(parameter: Any) -> Any:

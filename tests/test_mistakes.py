@@ -102,9 +102,7 @@ def test_drawing_depends_only_on_seed_and_code_and_never_repeats_a_place() -> No
     assert packages.count("data") > packages.count("losses") > 0 and packages.count("launchers") > 0
 
 
-def test_a_mistake_meets_the_functions_that_reach_its_line_the_nearest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_meets_the_functions_that_reach_its_line_the_nearest_first() -> None:
     code, source = "MOST = 3\n\n\ndef f(x, y=2):\n    return x + y\n", "nlu/losses/a.py"
     digests = {source: mistakes.digest_of(code)}
     lines = {"own": {"test_f": [5]}, "near": {"": [1], "test_g": [5]}, "far": {"": [5]}, "slow": {"test_h": [5]}}
@@ -114,14 +112,11 @@ def test_a_mistake_meets_the_functions_that_reach_its_line_the_nearest_first(
         mistakes.Reached(files[name], "", 7.0 + place, {source: found}, digests)
         for place, (name, found) in enumerate(lines.items())
     ]
-    for name, file in files.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("".join(f"def {test}(): ...\n" for test in lines[name]))
-    monkeypatch.setattr(mistakes, "REPOSITORY", tmp_path)
+    texts = {file: "".join(f"def {test}(): ...\n" for test in lines[name]) for name, file in files.items()}
     by_line = {made.line: made for place in drawing.mistakes_in(source, code) for made in place}
 
     def asked(line: int, limit_s: float = 30, now: str = code) -> list[str]:
-        return mistakes.chosen(by_line[line], reached[::-1], {source: now}, limit_s)
+        return mistakes.chosen(by_line[line], reached[::-1], {source: now, **texts}, limit_s)
 
     assert asked(5) == [files["own"], f"{files['near']}::test_g", files["far"]]
     # A default is met by those who run the function.

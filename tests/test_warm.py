@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.sampled import sampled
+from tests.few import sampled
 
 TELL = """
 import json, os, sys
@@ -22,7 +22,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-@sampled("way,new_session", ["text", "script", "module"], [False, True], together=1)
+@sampled("way,new_session", ["text", "script", "module"], [False, True])
 def test_a_fork_has_the_arguments_streams_environment_and_status_of_a_process(
     tmp_path: Path, way: str, new_session: bool
 ) -> None:

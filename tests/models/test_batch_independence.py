@@ -25,10 +25,9 @@ from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.heads.words import WordsHead
 from nlu.models.layers.linear import Tied
 from nlu.models.task_model import TaskModel
-from tests.few import first
+from tests.few import first, sampled
 from tests.inference.int8.machine import compiles_int8
 from tests.models.parts import ENCODERS, VOCAB_SIZE, Target, labels, task_model
-from tests.sampled import sampled
 
 LAYOUTS = ["single", "pair", "units"]
 COUNT = 23
@@ -120,14 +119,14 @@ def spread_of_logits(model: nn.Module, corpus: Any) -> float:
     return largest / torch.cat(single).abs().max().item()
 
 
-@sampled("name, head", ENCODERS, [*HEADS, "of transformers"], together=1)
+@sampled("name, head", ENCODERS, [*HEADS, "of transformers"])
 def test_logits_of_every_head_on_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp_path, name, head):
     build = {**HEADS, "of transformers": of_transformers}[head]
     model = spread(build(ENCODERS[name](tmp_path / "weights")))
     assert spread_of_logits(model, corpus(layout_of(model), lengths_of(6))) <= 1e-5
 
 
-@sampled("case, in_bf16, seed", OF_BERT, [False, True], range(len(EXACT)), together=1)
+@sampled("case, in_bf16, seed", OF_BERT, [False, True], range(len(EXACT)))
 def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, case, in_bf16, seed):
     options, build = OF_BERT[case]
     model = spread(build(bert(**options, **EXACT[seed])), seed)
