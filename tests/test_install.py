@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import nlu
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -110,6 +111,12 @@ def test_every_package_that_is_imported_is_declared():
     # of samplers (hydra/sweeper/sampler=tpe) are hydra-optuna-sweeper's; optuna's importances are scikit-learn's.
     by_name = {"s3fs", "scikit-learn", "hydra-submitit-launcher", "hydra-optuna-sweeper"}
     assert required - names <= by_name, "declared, but never imported"
+
+
+def test_the_version_is_that_of_the_newest_notes_and_of_the_citation() -> None:
+    notes, citation = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert re.findall(r"^## (\S+)", notes, re.MULTILINE)[0] == nlu.__version__
+    assert f"version: {nlu.__version__}\n" in citation
 
 
 PROGRAM = """
