@@ -29,7 +29,6 @@ class Bce(RowLoss):
         self._at_least_K: torch.Tensor | None = None
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError for a single class."""
         if len(names) < 2:
             raise UserError(
                 f"loss=bce rejects rows to the first class, but the only class is {', '.join(names)}; "
@@ -45,15 +44,7 @@ class Bce(RowLoss):
             )
         self._at_least_K = torch.tensor(by_class("loss.threshold", self.threshold, names[1:], 0.5))
 
-    def chosen(self, probabilities: Mapping[str, float]) -> str:
-        """Return the class that is decided by probabilities by name, in the order of the classes."""
-        first, *others = probabilities
-        at_least = by_class("loss.threshold", self.threshold, others, 0.5)
-        reaching = [name for name, least in zip(others, at_least, strict=True) if probabilities[name] >= least]
-        return max(reaching, key=probabilities.__getitem__, default=first)
-
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the loss of each row; (N,)."""
         # The outputs are those of all classes but the first; a row of the first class is negative for each of them.
         targets_NK = F.one_hot(labels_N, logits_NC.shape[1])[:, 1:].to(logits_NC.dtype)
         return F.binary_cross_entropy_with_logits(logits_NC[:, 1:], targets_NK, reduction="none").mean(1)
@@ -84,12 +75,8 @@ class Bce(RowLoss):
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable of the classes that reach their threshold, else the first class; (N,), int64."""
-        at_least: Tensor | float
-        if self._at_least_K is None:
-            assert not isinstance(self.threshold, Mapping), "the task names the classes"
-            at_least = self.threshold
-        else:
-            at_least = self._at_least_K.to(logits_NC.device)
+        assert self._at_least_K is not None, "the task names the classes"
+        at_least = self._at_least_K.to(logits_NC.device)
         reaches_NK = each_probability(logits_NC[:, 1:]) >= at_least
         # By logits, because all logits above 17 have the probability 1.
         class_N = logits_NC[:, 1:].masked_fill(~reaches_NK, -torch.inf).argmax(1)

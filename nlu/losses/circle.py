@@ -21,6 +21,7 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.losses import keys as schemas
+from nlu.losses.loss import require_two
 
 
 @takes(schemas.Circle)
@@ -33,12 +34,7 @@ class Circle:
         self.scale, self.margin, self.ce_weight = keys.scale, keys.margin, keys.ce_weight
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError unless there are two."""
-        if len(names) != 2:
-            raise UserError(
-                f"loss=circle needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); "
-                "set loss=cross_entropy"
-            )
+        require_two("circle", names, "loss=cross_entropy")
 
     def __call__(self, logits: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss times the number of rows, float32; of logits (N, 2), or of cosines (N, 1)."""
@@ -58,8 +54,7 @@ class Circle:
         fixed_N = score_N.detach()
         pull_N = -self.scale * (1 + self.margin - fixed_N).clamp_min(0) * (score_N - 1 + self.margin)
         push_N = self.scale * (fixed_N + self.margin).clamp_min(0) * (score_N - self.margin)
-        # The contract asks for a sum over rows. This loss has one value for a micro-batch, which counts once for each
-        # row.
+        # One value for a micro-batch, which counts once for each row, since the contract asks for a sum over rows.
         loss = rows * F.softplus(self._log_sum(push_N, ~positive_N) + self._log_sum(pull_N, positive_N))
         if not self.ce_weight:
             return loss
@@ -72,7 +67,6 @@ class Circle:
         Whether a row is chosen stays on the device, which saves a synchronization.
         """
         any_chosen = chosen_N.any()
-        # Without a chosen row all values are kept, because the gradient of logsumexp over minus infinities is NaN, also
-        # where the result is discarded.
+        # Without one all values are kept: the gradient of logsumexp over minus infinities is NaN, even if discarded.
         kept_N = torch.where(chosen_N | ~any_chosen, values_N, -torch.inf)
         return torch.where(any_chosen, kept_N.logsumexp(0) / self.scale, 0.0)

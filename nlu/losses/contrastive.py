@@ -14,7 +14,7 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.losses import keys as schemas
-from nlu.losses.loss import RowLoss
+from nlu.losses.loss import RowLoss, require_two
 
 
 @takes(schemas.Contrastive)
@@ -25,12 +25,8 @@ class Contrastive(RowLoss):
         self.distance, self.margin = keys.distance, keys.margin
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes; the second is that of matching pairs. Raises UserError unless there are two."""
-        if len(names) != 2:
-            raise UserError(
-                f"loss=contrastive needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); "
-                "set loss=cross_entropy with head.features=concat"
-            )
+        # The second class is that of matching pairs.
+        require_two("contrastive", names, "loss=cross_entropy with head.features=concat")
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row, (N,), from cosines. Raises UserError for logits of several classes."""

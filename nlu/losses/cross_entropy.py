@@ -25,14 +25,10 @@ class CrossEntropy(RowLoss):
         self._weights = ClassWeights("class_weights", keys.class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError for the weight of an unknown class."""
         self._weights.bind(names, counts, balanced)
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the loss of each row; (N,)."""
-        loss_N = self._unweighted(logits_NC, labels_N, "none")
-        weights_C = self._weights.on(logits_NC.device)
-        return loss_N if weights_C is None else loss_N * weights_C.index_select(0, labels_N)
+        return self._weights.weighted(self._unweighted(logits_NC, labels_N, "none"), labels_N)
 
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows, float32."""

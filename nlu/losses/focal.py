@@ -26,15 +26,11 @@ class Focal(RowLoss):
         self._weights = ClassWeights("class_weights", keys.class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError for the weight of an unknown class."""
         self._weights.bind(names, counts, balanced)
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the loss of each row; (N,)."""
         log_p_N = -F.cross_entropy(logits_NC, labels_N, reduction="none")
         # 1 - p by expm1, because 1 - exp(log p) rounds to 0 for a confident row.
         # For gamma < 1 the gradient of the power is infinite at 0.
         wrong_N = (-torch.expm1(log_p_N)).clamp_min(torch.finfo(log_p_N.dtype).tiny)
-        loss_N = -log_p_N * wrong_N**self.gamma
-        weights_C = self._weights.on(logits_NC.device)
-        return loss_N if weights_C is None else loss_N * weights_C.index_select(0, labels_N)
+        return self._weights.weighted(-log_p_N * wrong_N**self.gamma, labels_N)

@@ -35,9 +35,8 @@ class GhmC:
         targets_NC = F.one_hot(labels_N, logits_NC.shape[1]).to(logits_NC.dtype)
         # Detached: the weights are constants for the gradient, as in the paper.
         weights_NC = self._weights((logits_NC.detach().sigmoid() - targets_NC).abs())
-        return F.binary_cross_entropy_with_logits(logits_NC, targets_NC, weights_NC, reduction="sum") / max(
-            1, logits_NC.shape[1]
-        )
+        total = F.binary_cross_entropy_with_logits(logits_NC, targets_NC, weights_NC, reduction="sum")
+        return total / logits_NC.shape[1]
 
     def _weights(self, gradient_NC: Tensor) -> Tensor:
         # A norm of exactly 1 belongs to the last bin.

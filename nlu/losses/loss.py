@@ -4,7 +4,7 @@ Axes: N rows (examples or units), C outputs or classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.losses import keys as schemas
 
 
 class Loss(Protocol):
@@ -36,6 +37,14 @@ class Loss(Protocol):
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum over rows; a float32 scalar, 0 without rows."""
+
+
+def require_two(loss: str, names: Sequence[str], remedy: str) -> None:
+    """Raise UserError unless there are two classes."""
+    if len(names) != 2:
+        raise UserError(
+            f"loss={loss} needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); set {remedy}"
+        )
 
 
 def each_probability(logits: Tensor) -> Tensor:
@@ -71,17 +80,13 @@ class RowLoss:
         return self.per_row(logits, labels).sum()
 
 
-Given = Mapping[Any, float] | Literal["inverse_frequency"] | None
-
-
 class ClassWeights:
     """The weights under a key of the loss; None = off."""
 
-    def __init__(self, key: str, given: Given):
-        self._key, self._given = key, given
-        if isinstance(given, Mapping):
-            # A command line and YAML yield a name such as 1 as a number.
-            self._given = {str(name): weight for name, weight in given.items()}
+    def __init__(self, key: str, given: schemas.ClassWeights):
+        self._key = key
+        # A command line and YAML yield a name such as 1 as a number.
+        self._given = {str(name): one for name, one in given.items()} if isinstance(given, Mapping) else given
         self.weights_C: Tensor | None = None
 
     def bind(
@@ -110,13 +115,15 @@ class ClassWeights:
 
     def on(self, device: torch.device) -> Tensor | None:
         """Return the weights on a device; (C,), float32."""
-        if self.weights_C is None:
-            assert self._given is None, "bind was not called"
-            return None
+        assert self.weights_C is not None or self._given is None, "bind was not called"
         # The device is known only at the first call; the copy is kept, so that later calls do not transfer it again.
-        if self.weights_C.device != device:
-            self.weights_C = self.weights_C.to(device)
+        self.weights_C = None if self.weights_C is None else self.weights_C.to(device)
         return self.weights_C
+
+    def weighted(self, loss_N: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the loss of each row times the weight of its class; (N,)."""
+        weights_C = self.on(loss_N.device)
+        return loss_N if weights_C is None else loss_N * weights_C.index_select(0, labels_N)
 
 
 def balanced(counts: Sequence[int]) -> list[float]:

@@ -22,7 +22,6 @@ class Mse(RowLoss):
         self.huber_delta = keys.huber_delta
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the loss of each row; (N,)."""
         found_N, labels_N = logits_N1[:, 0], labels_N.to(logits_N1.dtype)
         if self.huber_delta is None:
             return F.mse_loss(found_N, labels_N, reduction="none")

@@ -24,7 +24,6 @@ class Taylor(RowLoss):
         self.taylor_n = keys.taylor_n
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the loss of each row; (N,)."""
         # 1 - p without cancellation where p is close to 1.
         wrong_N = -torch.expm1(-F.cross_entropy(logits_NC, labels_N, reduction="none"))
         # Horner's rule from the last term, which computes no power.

@@ -17,20 +17,12 @@ KERNELS = "amp_C"
 """the module with the compiled kernels, which apex lacks if it was built without them"""
 
 
-def places() -> list[Path]:
-    """Return the folders of a package called apex, NVIDIA's or another one; [] without any. Nothing is imported."""
-    spec = importlib.util.find_spec("apex")
-    return [Path(place) for place in spec.submodule_search_locations or ()] if spec is not None else []
-
-
-def is_nvidias(folders: list[Path]) -> bool:
-    """Return whether these folders are those of NVIDIA's apex."""
-    return any((place / "multi_tensor_apply").is_dir() for place in folders)
-
-
 def has_kernels() -> bool:
-    """Return whether NVIDIA's apex is installed with its kernels."""
-    return is_nvidias(places()) and importlib.util.find_spec(KERNELS) is not None
+    """Return whether NVIDIA's apex is installed with its kernels. Nothing is imported."""
+    spec = importlib.util.find_spec("apex")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    is_nvidias = any((Path(folder) / "multi_tensor_apply").is_dir() for folder in folders)
+    return is_nvidias and importlib.util.find_spec(KERNELS) is not None
 
 
 def require_kernels(device: torch.device) -> None:

@@ -1,7 +1,8 @@
 """The keys of optimizers and schedules; see `nlu.config.keys`."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from nlu.config.types import Duration, Fraction, NonNegativeFloat, PositiveFloat, TwoRates, Warmup
 
@@ -10,6 +11,7 @@ from nlu.config.types import Duration, Fraction, NonNegativeFloat, PositiveFloat
 class AdamW:
     """Adam with decoupled weight decay. The default rate suits small models with trained weights."""
 
+    rules_of_config: ClassVar[str] = "nlu.optim.keys.rate_problems"
     lr: PositiveFloat = 2e-4
     """Peak learning rate, which the schedule multiplies."""
     betas: TwoRates = field(default_factory=lambda: [0.9, 0.999])
@@ -24,12 +26,19 @@ class AdamW:
     """Rate of pooler and head as a multiple of lr; 1 = off."""
     freeze: list[str] = field(default_factory=list)
     """Shell patterns of parameters that are not trained, such as "backbone.embeddings.*"; [] = none."""
-    lr_by_name: dict[str, PositiveFloat] | None = None
+    lr_by_name: dict[str, NonNegativeFloat] | None = None
     """Peak rates in place of lr by shell pattern, such as {head.*: 1e-3}; the last match counts; null = none."""
     weight_decay_by_name: dict[str, NonNegativeFloat] | None = None
     """Decays in place of weight_decay by shell pattern; the last match counts; null = none."""
     kernel: Literal["torch", "apex"] = "torch"
     """Code that updates weights on CUDA: torch, or apex if you installed NVIDIA's."""
+
+
+def rate_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the patterns of names with a rate of 0."""
+    for pattern, rate in (config["optimizer"].get("lr_by_name") or {}).items():
+        if not rate:
+            yield f'optimizer.lr_by_name.{pattern} is 0; leave it out, and set optimizer.freeze=["{pattern}"]'
 
 
 @dataclass(kw_only=True)

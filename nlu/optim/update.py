@@ -6,10 +6,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
-
-TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
-"""whether torch's kernel can divide gradients during the update, as its gradient scaler requires"""
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -43,7 +39,7 @@ def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: T
     The fused kernel divides during the update, which saves a pass over all gradients, and reads `failed` without a
     synchronization with the host.
     """
-    if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
+    if isinstance(optimizer, FusedAdamW):
         # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by
         # `grad_scale` and skips the update where `found_inf` is not 0.
         optimizer.grad_scale, optimizer.found_inf = divisor, failed

@@ -164,8 +164,10 @@ def test_a_smoothed_row_is_weighed_by_its_own_class():
 
 def test_a_row_that_no_class_claims_is_given_to_the_first():
     logits_NC = torch.tensor([[9.0, -1.0, -2.0], [-9.0, 0.1, 2.0], [0.0, 1.5, 1.0]])
-    assert Bce().decide(logits_NC).tolist() == [0, 2, 1]
-    assert Bce(threshold=0.85).decide(logits_NC).tolist() == [0, 2, 0]
+    for threshold, decided in ((0.5, [0, 2, 1]), (0.85, [0, 2, 0])):
+        loss = Bce(threshold=threshold)
+        loss.take_names(NAMES[:3])
+        assert loss.decide(logits_NC).tolist() == decided
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-40, 0.25, 0.85, 1.0])
@@ -173,6 +175,7 @@ def test_the_logit_of_the_first_class_makes_the_largest_logit_what_is_decided(th
     values = torch.tensor([-103.3, -92.5, -91.5, -17.5, -1.2, -1.0, 1.7, 1.8, 16.0, 16.9, 17.2, 17.5, 40.0])
     others_NK = torch.cartesian_prod(values, values)
     loss = Bce(threshold=threshold)
+    loss.take_names(NAMES[:3])
     logits_NC = torch.cat([torch.full((len(others_NK), 1), 7.0), others_NK], dim=1)
     with_first_NC = torch.cat([torch.full((len(others_NK), 1), loss.logit_of_first), others_NK], dim=1)
     assert torch.equal(loss.decide(logits_NC), with_first_NC.argmax(1))

@@ -12,7 +12,8 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import AdamW
-from nlu.optim.update import set_learning_rate
+from nlu.optim.update import FusedAdamW, set_learning_rate, update
+from tests.composing import prepared
 from tests.models.parts import labels, task_model
 
 LAYERS = 2
@@ -151,6 +152,13 @@ def test_freezing_everything_is_refused(model):
         AdamW(freeze=["*"]).build(model)
 
 
+def test_a_rate_of_zero_by_name_is_refused_with_the_key_that_freezes():
+    with pytest.raises(UserError) as caught:
+        prepared(["model=textcnn", "data=afqmc", "optimizer.lr_by_name={head.*: 0, backbone.*: 1e-3}"])
+    (problem,) = caught.value.problems
+    assert problem.startswith("optimizer.lr_by_name.head.* is 0") and 'optimizer.freeze=["head.*"]' in problem
+
+
 @pytest.mark.parametrize("betas", [[0.9, 1.0], [-0.1, 0.9], [0.9]])
 def test_betas_outside_their_range_are_refused(betas):
     (problem,) = wrong_values("optimizer.", {"betas": betas}, "nlu.optim.adamw.AdamW")
@@ -237,3 +245,17 @@ def test_rates_by_name_follow_the_schedule_but_are_not_the_rate_that_is_shown(mo
 def test_a_pattern_that_matches_no_parameter_is_refused(model, key):
     with pytest.raises(UserError, match=rf"optimizer.{key} has the pattern 'heads.\*', which matches no parameter"):
         AdamW(**{key: {"heads.*": 0.5}}).build(model)
+
+
+@pytest.mark.parametrize("of", [FusedAdamW, torch.optim.AdamW])
+def test_the_kernel_divides_gradients_and_leaves_out_a_failed_step_as_others_do(of):
+    torch.manual_seed(0)
+    parameter, twin = torch.nn.Parameter(torch.randn(7, 5)), torch.nn.Parameter(torch.empty(7, 5))
+    twin.data.copy_(parameter.data)
+    optimizer, reference = of([parameter], lr=0.1, fused=True), torch.optim.AdamW([twin], lr=0.1)
+    for failed in (0.0, 1.0, 0.0):
+        parameter.grad = torch.randn(7, 5)
+        twin.grad = None if failed else parameter.grad / 3.7
+        update(optimizer, [parameter.grad], torch.tensor(3.7), torch.tensor(failed))
+        reference.step()
+        torch.testing.assert_close(parameter, twin)
