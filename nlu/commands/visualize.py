@@ -19,13 +19,23 @@ from nlu.storage.outputs import output_folder, require_free
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nlu.display.comparison import Drawing, KeptScores
+    from nlu.display.comparison import KeptScores
+    from nlu.display.figures import Drawing
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
 PAGE = "index.html"
 NAME = re.compile(r"[^\W_][^/:=]*")
 """the name of a run; legends of matplotlib hide names with an underscore in front"""
+
+OF_XDPX = {
+    "save_dir": "{0}",
+    "ref_dir": "{0} after the other run",
+    "label": "{0}=RUN, which names a run in the figures",
+    "figext": "--format {0}",
+    "walltime": "--x time",
+}
+"""what to write for the options of x-viz"""
 
 
 def _parser() -> Parser:
@@ -83,13 +93,14 @@ def main(arguments: Sequence[str]) -> int:
     if len(rows) > MOST_ROWS:
         raise UserError(f"there are {len(rows)} configurations, but a figure can show at most {MOST_ROWS}; name fewer")
     from nlu.display import comparison
+    from nlu.display.figures import draw
     from nlu.display.tables import metric_text
     from nlu.reports.curves import drawings_of, kept_scores
     from nlu.reports.show import folders_of
 
     drawings = drawings_of(rows, given.x, given.metric)
     # Everything is drawn before the folder is made: an error of a figure leaves nothing at --out.
-    figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
+    figures = {drawing.name: draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
     kept_by_label = {label: kept_scores(row.counted, row.set_name) for label, row in zip(labels, rows, strict=True)}
     # A text is the reason why a configuration has no such figures.
@@ -140,8 +151,13 @@ def _figures_of_classes(found: "Mapping[str, KeptScores]") -> "dict[str, Figure]
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return name and place of `NAME=RUN`. An existing folder with an equals sign in its name is a place."""
+    """Return name and place of `NAME=RUN`. An existing folder with an equals sign in its name is a place.
+
+    Raises UserError for an option as XDPX writes it.
+    """
     name, equals, reference = text.partition("=")
+    if equals and name in OF_XDPX and not Path(text).exists():
+        raise UserError(f"{text} is no run; write {OF_XDPX[name].format(reference)}")
     if equals and NAME.fullmatch(name) and not Path(text).exists():
         return name, reference
     return "", text

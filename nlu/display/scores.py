@@ -101,15 +101,9 @@ def draw_scores(folder: Path, found: Mapping[str, ShownScores]) -> list[Path]:
             draw = partial(confusion_figure, name, one.names, np.array(one.confusion))
             written += save_drawn(folder / f"confusion_{name}.png", draw)
         if one.calibration:
-            written += save_drawn(folder / f"calibration_{name}.png", partial(_calibration_figure, name, one))
+            draw = partial(calibration_figure, f"{name}: ECE {one.metrics['ece']:.4f}", one.calibration)
+            written += save_drawn(folder / f"calibration_{name}.png", draw)
     return written
-
-
-def _calibration_figure(name: str, one: ShownScores) -> Figure:
-    figure, axes = new_figure()
-    draw_calibration(axes, one.calibration or ())
-    axes.set_title(f"{name}: ECE {one.metrics['ece']:.4f}")
-    return figure
 
 
 def confusion_figure(title: str, names: Sequence[str], matrix_CC: np.ndarray) -> Figure:
@@ -164,7 +158,12 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
     shown = [name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…" for name in names]
     is_turned = not is_small or max(map(len, shown), default=0) * len(shown) > 40
     axes.set_xticks(range(len(names)), shown, fontsize=size, rotation=90 if is_turned else 0)
-    axes.set_yticks(range(len(names)), shown, fontsize=size)
+    is_empty_C = matrix_CC.sum(1) == 0
+    labels = [f"{name} (no rows)" if is_empty else name for name, is_empty in zip(shown, is_empty_C, strict=True)]
+    axes.set_yticks(range(len(names)), labels, fontsize=size)
+    # White would say that the rows of such a class are never predicted as any.
+    for line in np.flatnonzero(is_empty_C):
+        axes.axhspan(line - 0.5, line + 0.5, color="#d9d9d9", linewidth=0)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     # Lines between cells show the row and column of a cell in a wide matrix.
@@ -184,8 +183,10 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
             axes.text(column, line, text, ha="center", va="center", color=colour, fontsize=9 if is_small else 6)
 
 
-def draw_calibration(axes: Axes, bins: Sequence[ShownBin]) -> None:
+def calibration_figure(title: str, bins: Sequence[ShownBin]) -> Figure:
     """Draw the share of right predictions over the mean probability of each bin, and the diagonal."""
+    figure, axes = new_figure((7.0, 6.0), layout="constrained")
+    axes.set_title(title, loc="left", fontsize=10)
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1.0, label="as it should be")
     probability, right = [entry["probability"] for entry in bins], [entry["right"] for entry in bins]
     most = max(entry["rows"] for entry in bins)
@@ -198,3 +199,4 @@ def draw_calibration(axes: Axes, bins: Sequence[ShownBin]) -> None:
     axes.set_xlabel("probability of what is predicted")
     axes.set_ylabel("share that is right")
     axes.legend(loc="upper left")
+    return figure

@@ -178,6 +178,8 @@ def _bars(names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Figure
 
 def _histogram(sets: Sets, key: str, across: str, max_len: int | None) -> Figure:
     figure, axes = _new()
+    longest = {"length_histogram": "lengths", "character_histogram": "characters"}[key]
+    holds_longer = any(one[longest][-1] >= one[key]["width"] * len(one[key]["counts"]) for one in sets.values())
     for place, (name, one) in enumerate(sets.items()):
         width, counts = one[key]["width"], np.asarray(one[key]["counts"], float)
         edges = np.arange(len(counts) + 1) * width
@@ -186,7 +188,7 @@ def _histogram(sets: Sets, key: str, across: str, max_len: int | None) -> Figure
         axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), fill=True, alpha=0.1)
     if max_len is not None:
         axes.axvline(max_len, color=TEXT_COLOUR, linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
-    axes.set_xlabel(across)
+    axes.set_xlabel(f"{across}{'; a last bin holds all longer ones' if holds_longer else ''}")
     axes.set_ylabel("share of rows of each length")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)

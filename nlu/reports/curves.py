@@ -13,15 +13,16 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.display.comparison import Curve, Drawing, KeptScores
+from nlu.display.comparison import KeptScores
+from nlu.display.figures import Curve, Drawing, Points, best_of, points_of, rows_of_run, sample_of
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_of
 from nlu.reports.columns import labels_of
-from nlu.reports.runs import RunRecord, metric_of, task_constants
-from nlu.reports.table import Configuration
+from nlu.reports.runs import RunRecord, metric_of
+from nlu.reports.table import Configuration, lower_is_better
 from nlu.runs.predictions import Record, kept_sets, predictions_of
-from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
+from nlu.runs.records import SCALARS, TRAIN, VALID, Cell
 from nlu.tracking.tracker import OF_SUMMARY
 
 Across = Literal["examples", "steps", "epochs", "time"]
@@ -36,7 +37,7 @@ OF_STEPS = {"loss": "training loss", "lr": "learning rate", "gnorm": "gradient n
 """the columns of train.tsv to draw"""
 LENGTH_BINS = 8
 TEXTS = ("text", "text_a", "text_b")
-Points = tuple[np.ndarray, np.ndarray]
+Table = list[dict[str, Cell]]
 
 
 def drawings_of(rows: Sequence[Configuration], across: Across, metrics: Sequence[str]) -> list[Drawing]:
@@ -45,38 +46,39 @@ def drawings_of(rows: Sequence[Configuration], across: Across, metrics: Sequence
     A metric is NAME, of the set that decides, SET/NAME, or summary/NAME for numbers that a model recorded. Raises
     UserError for a metric that no run has.
     """
-    labels = labels_of(rows)
     tables = {run.folder: _tables(run.folder) for row in rows for run in row.runs}
-    wanted = [_asked(text, rows[0]) for text in metrics or [""]]
     known = sorted({f"{one['set']}/{one['metric']}" for _, valid in tables.values() for one in valid})
+    epochs = {_epoch(table, across) for table in tables.values()}
+    wanted = [(_asked(text, rows[0]), False) for text in metrics or [""]] + [((None, name), True) for name in OF_STEPS]
     found = []
-    for set_name, metric in wanted:
-        drawing = Drawing(f"{set_name}_{metric}".replace("/", "_"), f"{set_name} {metric}", TITLES[across])
-        for label, row in zip(labels, rows, strict=True):
-            points = [_of_metric(tables[run.folder], across, set_name, metric) for run in row.runs]
-            curve = joined(label, points)
+    for (set_name, metric), is_of_steps in wanted:
+        title = OF_STEPS[metric] if is_of_steps else f"{set_name} {metric}"
+        name = metric if is_of_steps else title.replace(" ", "_").replace("/", "_")
+        drawing = Drawing(name, title, TITLES[across], is_noisy=is_of_steps and metric != "lr")
+        drawing.epochs = next(iter(epochs)) if len(epochs) == 1 else None
+        for label, row in zip(labels_of(rows), rows, strict=True):
+            held = [_rows_of(tables[run.folder], set_name, metric) for run in row.runs]
+            column = metric if is_of_steps else "value"
+            curve = joined(label, [points_of(one, COLUMNS[across], column) for one in held])
             if curve is None:
                 drawing.without.append(label)
-            else:
-                curve.best = _best(row.runs, curve, metric) if set_name != OF_SUMMARY else None
-                drawing.curves.append(curve)
-        if not drawing.curves:
+                continue
+            curve.sample = None if is_of_steps else next(filter(None, map(sample_of, held)), None)
+            if not is_of_steps and set_name != OF_SUMMARY:
+                curve.best = best_of(curve.x_P, curve.mean_P, higher_is_better=not lower_is_better(row, metric))
+            drawing.curves.append(curve)
+        if drawing.curves:
+            found.append(drawing)
+        elif not is_of_steps:
             asked = f"{set_name}/{metric}"
             raise UserError(f"no run has evaluated {asked}; {hint(asked, known)}; choose --metric")
-        found.append(drawing)
-    for column, title in OF_STEPS.items():
-        drawing = Drawing(column, title, TITLES[across], is_noisy=column != "lr")
-        for label, row in zip(labels, rows, strict=True):
-            points = [_points(tables[run.folder][0], COLUMNS[across], column) for run in row.runs]
-            if (curve := joined(label, points)) is not None:
-                drawing.curves.append(curve)
-            else:
-                drawing.without.append(label)
-        found += [drawing] if drawing.curves else []
-    epochs = {_epoch(tables[run.folder], across) for row in rows for run in row.runs}
-    for drawing in found:
-        drawing.epochs = next(iter(epochs)) if len(epochs) == 1 else None
     return found
+
+
+def _rows_of(tables: tuple[Table, Table], set_name: str | None, metric: str) -> Table:
+    """Return the rows of valid.tsv with a metric of a set, or all rows of train.tsv."""
+    train, valid = tables
+    return train if set_name is None else [row for row in valid if (row["set"], row["metric"]) == (set_name, metric)]
 
 
 def joined(label: str, points: Iterable[Points]) -> Curve | None:
@@ -112,14 +114,12 @@ def _asked(text: str, row: Configuration) -> tuple[str, str]:
     return (given if slash else set_name), name
 
 
-def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]:
+def _tables(folder: Path) -> tuple[Table, Table]:
     """Return the rows of train.tsv and valid.tsv, each with the seconds of training until then.
 
     Numbers that the model recorded are added to the latter, as metrics of the set OF_SUMMARY.
     """
-    train, valid, recorded = (
-        read_rows(path) if (path := folder / name).is_file() else [] for name in (TRAIN, VALID, SCALARS)
-    )
+    train, valid, recorded = (rows_of_run(folder, name) for name in (TRAIN, VALID, SCALARS))
     valid += [{**row, "set": OF_SUMMARY, "metric": row["name"]} for row in recorded]
     elapsed_s, before = 0.0, 0.0
     for row in train:
@@ -139,31 +139,7 @@ def _number(value: Cell) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
-def _points(rows: Iterable[dict[str, Cell]], across: str, column: str) -> Points:
-    cells = [(row.get(across), row.get(column)) for row in rows]
-    kept = [
-        (float(x), float(y))
-        for x, y in cells
-        if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(y)
-    ]
-    return np.array([x for x, _ in kept]), np.array([y for _, y in kept])
-
-
-def _of_metric(
-    tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: Across, set_name: str, metric: str
-) -> Points:
-    rows = (row for row in tables[1] if (row["set"], row["metric"]) == (set_name, metric))
-    return _points(rows, COLUMNS[across], "value")
-
-
-def _best(runs: Sequence[RunRecord], curve: Curve, metric: str) -> tuple[float, float]:
-    """Return the best point of a curve."""
-    lower = metric in task_constants(runs[0].config).get("lower_is_better", ())
-    place = int(curve.mean_P.argmin() if lower else curve.mean_P.argmax())
-    return float(curve.x_P[place]), float(curve.mean_P[place])
-
-
-def _epoch(tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: Across) -> float | None:
+def _epoch(tables: tuple[Table, Table], across: Across) -> float | None:
     for row in reversed([*tables[0], *tables[1]]):
         epoch, x = _number(row.get("epoch")), _number(row.get(COLUMNS[across]))
         # Rounded, since equal lengths computed from different rows may differ in the last digits.

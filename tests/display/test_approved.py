@@ -27,7 +27,8 @@ from nlu.display import (
     survey_tables,
 )
 from nlu.display import figures as of_runs
-from nlu.display.comparison import Curve, Drawing, KeptScores
+from nlu.display.comparison import KeptScores
+from nlu.display.figures import Curve, Drawing
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.search import figures as search
 from nlu.search import trials
@@ -127,12 +128,11 @@ def comparison_figures(folder: Path) -> dict[str, Figure | None]:
     many = [Curve(f"run {number} of many", x_P, x_P + number) for number in range(12)]
     few = {"lr=1": kept(names, 3, 0.0), "lr=2": kept(names, 1, 0.125)}
     return {
-        "curves": comparison.draw(Drawing("dev_f1", "dev f1", "examples seen", curves, epochs=10.0)),
-        "noisy": comparison.draw(Drawing("loss", "training loss", "steps", noisy, epochs=1.0, is_noisy=True)),
-        "noisy_many": comparison.draw(Drawing("loss", "loss", "steps", [*noisy, *noisy], is_noisy=True)),
-        "rates": comparison.draw(Drawing("lr", "learning rate", "steps", many)),
+        "curves": of_runs.draw(Drawing("dev_f1", "dev f1", "examples seen", curves, epochs=10.0)),
+        "noisy": of_runs.draw(Drawing("loss", "training loss", "steps", noisy, epochs=1.0, is_noisy=True)),
+        "noisy_many": of_runs.draw(Drawing("loss", "loss", "steps", [*noisy, *noisy], is_noisy=True)),
+        "rates": of_runs.draw(Drawing("lr", "learning rate", "steps", many)),
         "classes": comparison.draw_by_class(few)["by_class"],
-        "classes_many": comparison.draw_by_class({str(one): kept(names, 1, one / 20) for one in range(8)})["by_class"],
         "classes_left_out": comparison.draw_by_class(
             {"one": kept([f"class {number}" for number in range(61)], 1, 0.0)}
         )["by_class"],
@@ -146,13 +146,12 @@ def comparison_figures(folder: Path) -> dict[str, Figure | None]:
 def score_figures(folder: Path) -> dict[str, Figure | None]:
     matrix = np.diag(np.full(21, 90))
     matrix[3, 11], matrix[8, 2], matrix[5, 1] = 30, 4, 10
-    one = SimpleNamespace(metrics={"ece": 0.0625}, calibration=[{"probability": 0.5, "right": 0.25, "rows": 3}])
     names = ["a name that is too long to be shown whole", "twenty-eight letters and end", "c"]
     return {
         "confusion": scores.confusion_figure("dev", ["a", "b"], np.array([[1000, 0], [900, 1100]])),
         "confusion_turned": scores.confusion_figure("dev", names, np.array([[3, 1, 0], [0, 0, 0], [1, 1, 2]])),
         "confusion_large": scores.confusion_figure("test", [f"label {number}" for number in range(21)], matrix),
-        "calibration": scores._calibration_figure("dev", one),  # type: ignore[arg-type]
+        "calibration": scores.calibration_figure("dev: ECE 0.0625", [{"probability": 0.5, "right": 0.25, "rows": 3}]),
     }
 
 

@@ -6,13 +6,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from nlu.display.canvas import drawn
-from nlu.display.comparison import (
-    Curve,
-    Drawing,
-    KeptScores,
-    draw,
-    draw_by_class,
-)
+from nlu.display.comparison import KeptScores, draw_by_class
+from nlu.display.figures import Curve, Drawing, draw
 
 
 def legend_of(figure: Figure) -> list[str]:

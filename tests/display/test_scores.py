@@ -17,7 +17,9 @@ def test_shades_are_shares_of_the_rows_of_a_class_and_numbers_its_rows() -> None
     assert np.asarray(axes.images[0].get_array()) == pytest.approx(
         np.array([[0.75, 0.25, 0], [0.125, 0.25, 0.625], [0, 0, 0]])
     )
-    assert tick_names(axes) == (["a", "b", "c"], ["a", "b", "c"])
+    assert tick_names(axes) == (["a", "b", "c"], ["a", "b", "c (no rows)"])
+    (grey,) = [patch for patch in axes.patches if patch.get_facecolor()[0] == pytest.approx(0xD9 / 255)]
+    assert (grey.get_y(), grey.get_height()) == (1.5, 1), "the line of the class without rows is not white"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "label")
     written = {(int(text.get_position()[1]), int(text.get_position()[0])): text.get_text() for text in axes.texts}
     assert written == {(0, 0): "30", (0, 1): "10", (1, 0): "1", (1, 1): "2", (1, 2): "5"}

@@ -8,9 +8,11 @@ import pytest
 
 from nlu.commands.visualize import main
 from nlu.config.errors import UserError
+from nlu.display.figures import draw, figures_of
 from nlu.reports.curves import drawings_of, joined, kept_scores
 from nlu.reports.runs import find_runs
 from nlu.reports.table import rows_of
+from nlu.runs.records import read_rows
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, read
 
@@ -73,22 +75,8 @@ def test_kept_predictions_say_what_is_right_by_length(runs: Path) -> None:
 
 
 def test_the_command_writes_figures_and_a_page_without_other_files(runs: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    assert (
-        main(
-            [
-                str(runs),
-                "--out",
-                str(tmp_path / "out"),
-                "--metric",
-                "loss",
-                "--metric",
-                "dev/accuracy",
-                "--format",
-                "svg",
-            ]
-        )
-        == 0
-    )
+    asked = ["--metric", "loss", "--metric", "dev/accuracy", "--format", "svg"]
+    assert main([str(runs), "--out", str(tmp_path / "out"), *asked]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"dev_loss.svg", "dev_accuracy.svg", "loss.svg", "lr.svg", "gnorm.svg", "by_class.svg", "by_length.svg",
             "confusion_0.svg", "calibration_1.svg", "index.html"} <= names  # fmt: skip
@@ -98,18 +86,43 @@ def test_the_command_writes_figures_and_a_page_without_other_files(runs: Path, t
     assert len(re.findall(r'id="[^"]+"', page)) == len(set(re.findall(r'id="[^"]+"', page)))
 
 
+def test_a_run_that_continues_another_shows_its_past(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = (*TASKS["classify"].overrides(tmp_path / "rows"), *STEPS)
+    train(*data, f"hydra.run.dir={tmp_path}/first")
+    train(*data, "trainer.max_duration=6st", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
+    (row,) = rows_of(find_runs([tmp_path / "second"])[0])[0][0]
+    for drawing in drawings_of([row], "steps", []):
+        assert drawing.curves[0].x_P.tolist() == [1, 2, 3, 4, 5, 6], drawing.name
+    own = figures_of(tmp_path / "second", "accuracy", "dev", True, 13)
+    (loss,) = (line for line in own["loss"]().axes[0].lines if line.get_label() == "train")  # type: ignore[union-attr]
+    both = [*read_rows(tmp_path / "first/train.tsv"), *read_rows(tmp_path / "second/train.tsv")]
+    assert loss.get_ydata().tolist() == [row["loss"] for row in both]  # type: ignore[union-attr]
+
+
+def test_scores_of_samples_are_marked_beside_those_of_whole_sets(tmp_path: Path) -> None:
+    data = (*TASKS["classify"].overrides(tmp_path / "rows"), *STEPS)
+    train(*data, f"hydra.run.dir={tmp_path}/whole", "seed=1")
+    train(*data, f"hydra.run.dir={tmp_path}/sampled", "seed=1", "trainer.eval_rows=5")
+    rows = rows_of(find_runs([tmp_path / "whole", tmp_path / "sampled"])[0])[0][0]
+    (legend,) = draw(drawings_of(rows, "steps", [])[0]).legends
+    labels = [text.get_text().rpartition(": ")[0] for text in legend.get_texts()]
+    assert sorted(labels) == ["eval_rows=5 (of a sample of 5 rows)", "whole"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["RUNS", "--out", "RUNS"], "exists; nothing was written"),
         (["RUNS", "--out", "OUT", "--metric", "acuracy"], "nearest: dev/accuracy"),
         (["RUNS/nothing", "--out", "OUT"], "is not a folder"),
+        (["save_dir=RUNS", "--out", "OUT"], "save_dir=RUNS is no run; write RUNS"),
+        (["RUNS", "figext=png", "--out", "OUT"], "figext=png is no run; write --format png"),
     ],
 )
 def test_runs_that_cannot_be_drawn_are_refused_with_the_reason(
     runs: Path, tmp_path: Path, words: list[str], said: str
 ) -> None:
     given = [word.replace("RUNS", str(runs)).replace("OUT", str(tmp_path / "out")) for word in words]
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(said.replace("RUNS", str(runs)))):
         main(given)
     assert not (tmp_path / "out").exists()
