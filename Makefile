@@ -47,8 +47,9 @@ CONTRACTS = $(wildcard tests/*/test_contract.py tests/launchers/*/test_contract.
 VERSIONS ?= 3.11 3.12 3.13
 TORCH ?= torch==2.13.0
 test-versions: ## test the contracts with Python 3.11 to 3.13, each in a separate environment (40 minutes the first time)
-	@missing=; for version in $(VERSIONS); do \
-	  python=$$(command -v python$$version || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	@missing=; for version in $(VERSIONS); do python=; \
+	  for one in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+	    if "$$one" -c pass 2>/dev/null; then python=$$one; fi; done; \
 	  if [ -z "$$python" ]; then echo "python$$version is missing"; missing="$$missing $$version"; continue; fi; \
 	  $(MAKE) VENV=.venv-$$version PYTHON=$$python WORKERS=$(WORKERS) test-contracts || missing="$$missing $$version"; \
 	done; if [ -n "$$missing" ]; then echo "not passed:$$missing"; exit 1; fi
