@@ -97,7 +97,8 @@ max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.p
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
 hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
-hydra.sweeper.enqueue hydra.sweeper.warm_start -> hydra.sweeper.use_defaults=true | a first trial of each sweep's prior=
+hydra.sweeper.enqueue hydra.sweeper.warm_start hydra.sweeper.use_defaults -> - | the first trial has the values of prior=
+hydra.sweeper.objectives hydra.sweeper.constraints -> - | a search improves trainer.major_metric only
 hydra.sweeper.gpus_per_trial -> trainer.devices=2 | a GPU for each process of a trial; CUDA_VISIBLE_DEVICES lists them
 hydra.sweeper.keep=rungs -> hydra.sweeper.keep=best | checkpoints of paused trials stay until the end
 hydra.launcher.gpus_per_node -> hydra.launcher.gpus

@@ -4,8 +4,7 @@ python -m nlu.jobs                          jobs below outputs/ that have not en
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
                                             cancel two of them; without numbers all that have not ended
-python -m nlu.jobs outputs/search --stop 3  end a trial of a search for good, while the search goes on;
-                                            without numbers the search itself
+python -m nlu.jobs outputs/search --stop    end a search for good
 python -m nlu.jobs outputs/grid --log 3     the end of a job's output
 """
 
@@ -58,20 +57,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     action.add_argument(
         "--stop",
-        nargs="*",
-        type=at_least(0),
-        metavar="NUMBER",
-        help="end these trials of a search for good, as pruned, while it goes on; without numbers all open ones, "
-        "and the search, which cannot be continued",
+        action="store_true",
+        help="end a search, which cannot be continued; its open trials count as pruned",
     )
     given = parser.parse(arguments)
-    if given.folder is None and any(value is not None for value in (given.cancel, given.log, given.forget, given.stop)):
+    is_about = any(value is not None for value in (given.cancel, given.log, given.forget)) or given.stop
+    if given.folder is None and is_about:
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
     from nlu.jobs.listing import answered, latest, listed, records_of
     from nlu.jobs.submissions import submissions_below
 
-    if given.stop is not None:
-        return _stop(given.folder, given.stop)
+    if given.stop:
+        from nlu.search.stopping import end_search
+
+        print(end_search(given.folder, lambda text: print(f"nlu: {text}", file=sys.stderr)))
+        return 0
     records = submissions_below(OUTPUTS) if given.folder is None else records_of(given.folder)
     if given.forget == []:
         return _forget_cut_off(records)
@@ -163,26 +163,6 @@ def _log(row: "Listed") -> int:
         raise UserError(f"the submission of job {row.submitted.job.number} was cut off, so its log is not known")
     said = jobs[0].queue.log_tail(jobs[0].ticket, LINES)
     print("\n".join(said) if said else f"job {row.submitted.job.number} has written nothing yet")
-    return 0
-
-
-def _stop(folder: Path, numbers: Sequence[int]) -> int:
-    from nlu.config.words import counted, numbered
-    from nlu.search.stopping import end_search, stop_trials
-
-    def say(text: str) -> None:
-        print(f"nlu: {text}", file=sys.stderr)
-
-    if not numbers:
-        print(end_search(folder, say))
-        return 0
-    stopped = stop_trials(folder, numbers, say)
-    # A number may be given twice.
-    if ended := [number for number in dict.fromkeys(numbers) if number not in stopped]:
-        stays = "it stays as it is" if len(ended) == 1 else "they stay as they are"
-        say(f"{numbered('trial', ended)} had ended; {stays}")
-    if stopped:
-        print(f"stopped {counted(len(stopped), 'trial')} for good: {', '.join(map(str, stopped))}")
     return 0
 
 

@@ -16,8 +16,6 @@ _turn = threading.Lock()
 """only one of the waiting trials asks the queue: hundreds would overload the controller of a cluster"""
 _over: ContextVar[threading.Event | None] = ContextVar("_over", default=None)
 """set when the search of this context ends; a process may run several searches, one after another"""
-unwanted: ContextVar[threading.Event | None] = ContextVar("unwanted", default=None)
-"""set when the trial of this context, whose job waits, is stopped for good"""
 
 
 @contextmanager
@@ -38,8 +36,8 @@ def give_up() -> None:
 
 
 def is_over() -> bool:
-    events = (_over.get(), unwanted.get())
-    return any(event is not None and event.is_set() for event in events) or stopping.received() is not None
+    over = _over.get()
+    return (over is not None and over.is_set()) or stopping.received() is not None
 
 
 def pause(seconds: float) -> bool:

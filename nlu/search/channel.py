@@ -3,9 +3,8 @@
 A job gets `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else. It reports to
 the storage, asks the pruner itself, and writes its outcome there. Only the search closes the trial.
 
-If a trial has several jobs, the newest one wins. A job claims its trial when it starts. The search counts launches, so
-the claim of a later launch wins; between two launches with the same number, of searches that did not know of each
-other, the last claim wins. A job that finds the claim of another job, at a report or a save, ends.
+A trial has one job at a time: the lock of its folder keeps a second one waiting, and of hosts without a common folder
+only one can write to the mirror of the run.
 """
 
 import json
@@ -14,7 +13,6 @@ import math
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -28,13 +26,11 @@ from nlu.config.placement import placement
 from nlu.jobs.requeue import time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
-from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
 from nlu.search.pruners import PRUNER, HalvingPruner
-from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
+from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
 from nlu.search.storage.opening import open_storage
 from nlu.storage.locks import hold_lock
 from nlu.storage.pointer import TakenOver
-from nlu.storage.writers import elapsed_s
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -45,8 +41,6 @@ OUTCOME = "outcome"
 """user attribute of a trial: the mapping that `TrialChannel.finish` writes"""
 DECISION = "decision"
 """user attribute of a trial: the last decision of the pruner, with the report that it is for"""
-CLAIM = "claim"
-"""user attribute of a trial: `launch` and `id` of the job that has claimed it"""
 ATTEMPT = "attempt"
 """user attribute of a trial: how often it has failed"""
 REASON = "reason"
@@ -54,19 +48,11 @@ REASON = "reason"
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 LOCKS = ".jobs"
 """the folder, beside those of the trials, with a lock file for each trial"""
-CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
-"""passes the claim of a job to the processes that it starts: STORAGE STUDY NUMBER ID"""
 ANSWER_S = 120.0
 """how long a job waits for the decision of the search before it saves its state and ends"""
 ANSWER_POLL_S, ANSWER_POLL_REMOTE_S = 0.1, 1.0
-CHECKED_FOR_S = 5.0
-"""how long `TrialChannel.require_newest` relies on its last check"""
 answer_here: dict[int, Callable[[int], None]] = {}
 """by process, if a search runs its jobs in its own: decides about the trial of a number, which waits"""
-
-
-class Superseded(UserError):
-    """A newer job has the trial; this one ends without changing anything."""
 
 
 class TrialChannel:
@@ -78,17 +64,12 @@ class TrialChannel:
         # Optuna's messages would mix with those of the job.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.number, self.attempt, self.launch = number, attempt, launch
-        self._address = f"{storage} {study} {number}"
         self._is_local = storage.startswith(("journal:", "sqlite:"))
         self._storage = open_storage(storage, is_known=True)
         # A job that is asked to stop no longer waits for the storage.
         self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
-        attributes = self._study.user_attrs
-        self._pruner = HalvingPruner(attributes.get(PRUNER, {}), self._storage)
-        self._goals = Goals.of(attributes)
-        self.quantities = self._goals.quantities
-        """what the search wants to know of a trial besides its metric (`nlu.search.goals`)"""
+        self._pruner = HalvingPruner(self._study.user_attrs.get(PRUNER, {}), self._storage)
         study_id = self._storage.get_study_id_from_name(study)
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         frozen = self._storage.get_trial(self._id)
@@ -96,74 +77,34 @@ class TrialChannel:
         # The first step is written with the trial.
         self._may_pause = until_of(frozen) is not None
         self._began_s = time.monotonic()
-        # A process that the job has started continues under the claim of the job instead of claiming the trial from it.
-        claimed, _, own = os.environ.get(CLAIM_VARIABLE, "").rpartition(" ")
-        self._claim = own if claimed == self._address else None
-        self._checked_s = -math.inf
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial is closed or stopped, or this attempt has an outcome, so that nothing is left to do."""
-        frozen = self._storage.get_trial(self._id)
-        return (
-            frozen.state.is_finished()
-            or is_stopped(frozen)
-            or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
-        )
+        """Whether the trial is closed, or this attempt has an outcome, so that nothing is left to do."""
+        frozen = self._frozen()
+        return frozen.state.is_finished() or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
 
     @property
     def wall_s(self) -> float:
         """The seconds that all jobs of this trial have run, the former ones up to their last reports."""
         return self._wall_s + time.monotonic() - self._began_s
 
-    def claim(self) -> None:
-        """Take the trial, so that all other jobs of it end. Raises Superseded if a later launch has claimed it."""
-        frozen = self._storage.get_trial(self._id)
-        held = frozen.user_attrs.get(CLAIM, {})
-        if held.get("launch", 0) > self.launch:
-            raise self._superseded(held)
-        # The time in which this job waited for an earlier one was that one's, which has noted it meanwhile.
-        self._wall_s, self._began_s = worked_s(frozen), time.monotonic()
-        # Set before it is written: a write whose answer is lost may still have succeeded.
-        self._claim = uuid.uuid4().hex
-        os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
-        self._set(CLAIM, {"launch": self.launch, "id": self._claim})
+    def begin(self) -> None:
+        """Count the time from now on: while this job waited for an earlier one, that one counted and noted it."""
+        self._wall_s, self._began_s = worked_s(self._frozen()), time.monotonic()
 
-    def require_newest(self) -> None:
-        """Raise Superseded if another job has claimed the trial since this one did. To be called before each save.
-
-        The storage is asked at most every `CHECKED_FOR_S` seconds. Raises StorageUnavailable if it does not answer.
-        """
-        if elapsed_s() - self._checked_s > CHECKED_FOR_S:
-            self._require_newest()
-
-    def _require_newest(self) -> Any:
-        """Return the trial. Raises Superseded if another job has claimed it."""
-        # Before the question, since the answer may describe any moment after it.
-        asked_s = elapsed_s()
-        frozen = self._storage.get_trial(self._id)
-        held = frozen.user_attrs.get(CLAIM, {})
-        if self._claim is not None and held.get("id") != self._claim:
-            raise self._superseded(held)
-        self._checked_s = asked_s
-        return frozen
-
-    def _superseded(self, held: Mapping[str, object]) -> Superseded:
-        return Superseded(
-            f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one ends"
-        )
+    def _frozen(self) -> "FrozenTrial":
+        return self._storage.get_trial(self._id)
 
     def report(self, examples: int, value: float) -> bool:
         """Report a value after `examples` examples; returns whether the trial should be pruned.
 
-        A job that continues from a checkpoint repeats reports. It gets the recorded answers again. Raises Superseded if
-        a newer job has the trial, StorageUnavailable if the storage does not answer.
+        A job that continues from a checkpoint repeats reports. It gets the recorded answers again. Raises
+        StorageUnavailable if the storage does not answer.
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
-        if is_stopped(frozen := self._require_newest()):
-            return True
-        decision = frozen.user_attrs.get(DECISION, {})
+        decision = self._frozen().user_attrs.get(DECISION, {})
         try:
             # The run continues from a checkpoint that is older than its last report. What was decided then did not stop
             # it.
@@ -174,9 +115,7 @@ class TrialChannel:
                 return bool(decision["pruned"])
             # The value first, since the pruner reads it from the storage.
             self._storage.set_trial_intermediate_value(self._id, examples, value)
-            pruned = self._pruner.prune(self._study, self._storage.get_trial(self._id))
-            # This process may have been suspended meanwhile, and must not overwrite the decision of a newer job.
-            self._require_newest()
+            pruned = self._pruner.prune(self._study, self._frozen())
             self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the search; this job ends", self.number)
@@ -190,36 +129,31 @@ class TrialChannel:
         search. It returns True if none comes for `ANSWER_S` seconds or this process should stop; the trial is then
         asked about again when it continues.
         """
-        if not self._may_pause or examples < (until_of(self._require_newest()) or math.inf):
+        if not self._may_pause or examples < (until_of(self._frozen()) or math.inf):
             return False
-        self._set(ASKS, examples)
+        self._write(ASKS, examples)
         # By process, since the ranks of a run may be forks of the search.
         if (answer := answer_here.get(os.getpid())) is not None:
             answer(self.number)
         end_s = time.monotonic() + ANSWER_S
-        while asks(frozen := self._require_newest()):
-            if (
-                is_stopped(frozen)
-                or not is_answered(frozen)
-                or stopping.received() is not None
-                or time.monotonic() > end_s
-            ):
+        while not (frozen := self._frozen()).state.is_finished() and asks(frozen):
+            if not is_answered(frozen) or stopping.received() is not None or time.monotonic() > end_s:
                 return True
             time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
-        return is_paused(frozen) or is_stopped(frozen)
+        return is_paused(frozen) or frozen.state.is_finished()
 
     def end_part(self, examples: int, value: float) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all, with the mean of the best
         values so far."""
-        known = self._require_newest().user_attrs
+        known = self._frozen().user_attrs
         ends, values = known.get(PART_ENDS, []), known.get(PART_VALUES, {})
         # Also one that a former version noted, without its value: decisions were made from the last report.
         if examples in ends:
             return
         # First: an end that is known has its value. Not every database keeps NaN.
         if str(examples) not in values:
-            self._set(PART_VALUES, {**values, str(examples): value if math.isfinite(value) else None})
-        self._set(PART_ENDS, [*ends, examples])
+            self._write(PART_VALUES, {**values, str(examples): value if math.isfinite(value) else None})
+        self._write(PART_ENDS, [*ends, examples])
 
     def finish(
         self,
@@ -230,14 +164,8 @@ class TrialChannel:
         error: str = "",
         log_file: Path | None = None,
         sd: float | None = None,
-        measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Write the outcome of this attempt: complete, pruned or failed; before it the quantities of the trial, if any.
-
-        A trial that has been closed, or that a newer job has claimed, is not changed.
-        """
-        if measured:
-            self._write(MEASURED, dict(measured))
+        """Write the outcome of this attempt: complete, pruned or failed; a trial that is closed is not changed."""
         known = {"value": value, "examples": examples, "sd": sd, "error": error}
         log_name = str(log_file) if log_file else None
         self._write(OUTCOME, outcome_now(state, self.attempt, wall_s=self.wall_s, log=log_name, **known))
@@ -247,14 +175,11 @@ class TrialChannel:
         with suppress(StorageUnavailable), self._storage.hurried():
             self._write(REASON, {"launch": self.launch, "error": reason})
 
-    def _write(self, name: str, value: Mapping[str, object]) -> None:
+    def _write(self, name: str, value: object) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
         try:
-            self._require_newest()
             self._set(name, value)
-        except Superseded as error:
-            log.warning("%s", error)
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the search before this job ended", self.number)
 
@@ -290,8 +215,8 @@ def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], in
     """Call `run`, which returns an exit status, and write its outcome into the storage.
 
     No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
-    machine has a fault, if the failure is temporary (`nlu.storage.temporary`), or if a newer job has the trial or its
-    mirror. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
+    machine has a fault, if the failure is temporary (`nlu.storage.temporary`), or if a newer job has the mirror of the
+    run. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
     prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that file.
     """
     with stopping.listening():
@@ -305,8 +230,6 @@ def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], in
                 # The search in the same process must stop too.
                 raise
             return stopping.exit_code(stopped)
-        finally:
-            os.environ.pop(CLAIM_VARIABLE, None)
 
 
 def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], int]) -> int:
@@ -320,23 +243,20 @@ def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[],
             if trial.is_over:
                 log.info("trial %d is done; nothing was done", trial.number)
                 return 0
-            trial.claim()
-            # Another job of the same launch may have ended between the two.
-            if trial.is_over:
-                return 0
+            trial.begin()
             return _run(trial, run_dir, run)
     except Exception as error:
         if not _leaves_trial(error):
             raise
         log.warning("%s", error)
-        if trial is not None and not isinstance(error, StorageUnavailable | Superseded):
+        if trial is not None and not isinstance(error, StorageUnavailable):
             trial.stopped(last_line(error))
         return stopping.exit_code()
 
 
 def _leaves_trial(error: Exception) -> bool:
     """Whether a trial continues after an error, in another job or later."""
-    return isinstance(error, Superseded | TakenOver) or is_temporary(error)
+    return isinstance(error, TakenOver) or is_temporary(error)
 
 
 @contextmanager
@@ -394,18 +314,10 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
-    value = result["best"]["value"]
-    # The scores of a trial that was pruned are not those that it would have had at its end, so no constraint on them
-    # says anything about it.
-    names = [name for name in trial.quantities if not result["pruned"] or name in QUANTITIES]
-    measured, lacking = quantities_of(result, names)
-    if result["pruned"]:
-        lacking = []
+    best = result["best"]
     # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
-    if value is None or not math.isfinite(value):
-        lacking = [f"{result['best']['metric']} is {value}"]
-    if lacking:
-        trial.finish(FAILED, error=", ".join(lacking), log_file=run_dir / LOG)
+    if best["value"] is None or not math.isfinite(best["value"]):
+        trial.finish(FAILED, error=f"{best['metric']} is {best['value']}", log_file=run_dir / LOG)
         return
-    state, sd = PRUNED if result["pruned"] else COMPLETE, result["best"].get("sd")
-    trial.finish(state, value=value, examples=result["examples"], sd=sd, measured=measured)
+    state = PRUNED if result["pruned"] else COMPLETE
+    trial.finish(state, value=best["value"], examples=result["examples"], sd=best.get("sd"))

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,7 @@ class Steps:
     def __init__(self, plan: Plan, say: Callable[[str], None]):
         self._plan, self._say = plan, say
         self.pauses = plan.spec["name"] in PAUSING
-        self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
+        self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
         self._error: Exception | None = None
@@ -86,9 +85,6 @@ class Steps:
     def _values(self, frozen: FrozenTrial, trial_id: int) -> dict[str, Any]:
         """Draw a trial: again, if an earlier one has its values, and in the end any that none has."""
         study, space, composed = self._plan.study, self._plan.space, self._plan.composed_value
-        # A grid chooses a point.
-        study.sampler.before_trial(study, frozen)
-        frozen = self._plan.storage.get_trial(trial_id)
         # A former version wrote one parameter after the other.
         given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
         tried = _tried(self._trials()[: frozen.number])
@@ -115,7 +111,7 @@ class Steps:
             return None
         trials = self._trials()
         if not self.pauses:
-            return self._begin({}, self._plan.first if not trials else None) if self._may_begin(trials) else None
+            return self._begin({}, {}, is_first=not trials) if self._may_begin(trials) else None
         log = steps.log_of(trials)
         decision = self._decision(trials, log, busy)
         if decision is None:
@@ -123,7 +119,7 @@ class Steps:
         name, step = steps.step_of(decision, len(log), answers=self._answers)
         if decision.number is None:
             # In one write: after a kill there are both the trial and its step, or none.
-            return self._begin({name: step}, self._plan.first if not trials else decision.values)
+            return self._begin({name: step}, decision.values or {}, is_first=not trials)
         self._write(decision.number, name, step)
         return decision.number
 
@@ -146,8 +142,7 @@ class Steps:
 
     def _may_begin(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether a trial may begin, and there is a configuration for it."""
-        # A grid has a point for each of its trials.
-        if self.left and not self._plan.is_grid and self._untried(_tried(trials)) is None:
+        if self.left and self._untried(_tried(trials)) is None:
             self._are_all_tried = True
             self._say("every configuration has been tried, so no new trial begins")
         return self.left > 0
@@ -165,19 +160,21 @@ class Steps:
         asking: int | None = None,
     ) -> Decision | None:
         """Return what the scheduler decides."""
-        maximize = self._plan.direction == "maximize"
-        found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
+        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
-        decision = self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
-        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
+        return self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
 
     def _write(self, number: int, name: str, value: Mapping[str, Any]) -> None:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, value)
         self.follow(number)
 
-    def _begin(self, attributes: Mapping[str, Any], values: Mapping[str, object] | None) -> int:
-        """Create a trial with these system attributes; `values` are its parameters, unless the sampler draws them."""
-        fixed = {steps.FIXED: dict(values)} if values else {}
+    def _begin(self, attributes: Mapping[str, Any], values: Mapping[str, object], *, is_first: bool) -> int:
+        """Create a trial with these system attributes; the sampler draws parameters of which `values` has none.
+
+        The first trial of a search has the values that the user believes to be good.
+        """
+        values = {**values, **(self._plan.space.priors if is_first else {})}
+        fixed = {steps.FIXED: values} if values else {}
         trial = create_trial(state=TrialState.RUNNING, system_attrs={**attributes, **fixed})
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
         number = self._plan.storage.get_trial(trial_id).number
@@ -191,11 +188,6 @@ class Steps:
 def _tried(trials: Sequence[FrozenTrial]) -> set[object]:
     """Return the identities of the configurations of some trials."""
     return {identity(values) for trial in trials if (values := steps.values_of(trial)) is not None}
-
-
-def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
-    return {name: -value if name in ("goal", "mean") else value for name, value in why.items()}
 
 
 def paused_line(trial: FrozenTrial) -> str:

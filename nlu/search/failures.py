@@ -7,12 +7,12 @@ no progress, it is set aside for this command, or fails if its process dies.
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
@@ -24,7 +24,6 @@ from nlu.search import steps
 from nlu.search.board import Board
 from nlu.search.channel import ATTEMPT, REASON
 from nlu.search.faults import last_line, machine_fault
-from nlu.search.goals import is_infeasible
 from nlu.search.slots import REMEDY, Ended, Slots
 from nlu.storage.temporary import Pauses
 
@@ -222,15 +221,6 @@ class Restarts:
             *(f"trial{'s' * (len(own) > 1)} {', '.join(map(str, own))}: {why}" for why, own in numbers.items()),
             remedy=f"correct that, and the same command with hydra.sweep.dir={folder} continues; no trial is lost",
         )
-
-
-def none_completed(trials: Sequence[FrozenTrial]) -> UserError | None:
-    """Return the error of a search without a best trial; None if it has one."""
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    if not all(map(is_infeasible, complete)):
-        return None
-    within = " within the constraints" if complete else ""
-    return UserError(f"of {counted(len(trials), 'trial')} none completed{within}; a best trial needs one")
 
 
 def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> None:

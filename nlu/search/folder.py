@@ -21,7 +21,6 @@ from nlu.config.schema import has_effect
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.runs.mirrored import bring_back
-from nlu.search.goals import Goals
 from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences
@@ -31,7 +30,10 @@ from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
 SPACE, SHARED, FOLDER, ID = "space", "shared", "folder", "id"
-"""user attributes of a study: the space, the values that all trials share, the sweep folder, the id that it has too"""
+"""user attributes of a study: the space, the values that all trials share, HOST:PATH of the sweep folder, the id that
+the folder has too"""
+GOALS = "goals"
+"""user attribute of a study of a former version, with its objectives and constraints"""
 OVER = "over"
 """user attribute of a study: a user has ended the search for good"""
 
@@ -88,33 +90,32 @@ def require_same(
     if study is None:
         return
     where = f"the study {name} in {url}"
+    if len(study.directions) > 1 or before.get(GOALS, {}).get("constraints"):
+        raise UserError(
+            f"{where} was begun by an earlier version of nlu, with objectives or constraints, which there are no more; "
+            "continue it with that version, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)"
+        )
+    known = study.directions[0].name.lower()
     if any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
-        # Its beginning was cut off by a kill, or Optuna has made it. Its directions never change.
-        there, here = [each.name.lower() for each in study.directions], [direction, *Goals.of(now).directions]
-        if there != here:
+        # Its beginning was cut off by a kill, or Optuna has made it. Its direction never changes.
+        if known != direction:
             raise UserError(
-                f"{where} is to {', '.join(there)}, this search to {', '.join(here)}; choose another hydra.sweep.dir "
-                "(and hydra.sweeper.study_name)"
+                f"{where} is to {known}, this search to {direction}; choose another hydra.sweep.dir (and "
+                "hydra.sweeper.study_name)"
             )
         return
     # A folder that holds the search may have been moved; then its study is the same one.
     if before[FOLDER] != now[FOLDER] and held is None:
         raise UserError(
-            f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
-            "folder to continue it, or hydra.sweeper.study_name to another name"
+            f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; continue it there, with that "
+            "hydra.sweep.dir, or set hydra.sweeper.study_name to another name"
         )
     if OVER in before:
         raise UserError(
             f"{where} is over: python -m nlu.jobs {folder} --stop has ended it; choose another hydra.sweep.dir for "
             f"another search (python -m nlu.report search {folder} shows this one)"
         )
-    if len(study.directions) != 1 + len(Goals.of(before).objectives):
-        raise UserError(
-            f"{where} was begun by an earlier version of nlu, and has only the first of its objectives; continue it "
-            "with that version, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)"
-        )
     found = space_differences(before[SPACE], now[SPACE])
-    known = study.directions[0].name.lower()
     found += space_differences(_described(before, known), _described(now, direction), absent="absent")
     if found:
         raise UserError(
@@ -139,11 +140,9 @@ def _refuse_held(folder: Path, held: Mapping[str, str], name: str, url: str) -> 
 
 def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, object]:
     """Return what has to be the same in each command of a search besides its space."""
-    goals, pruner = Goals.of(attributes), attributes[PRUNER]["name"]
+    pruner = attributes[PRUNER]["name"]
     return {
         "direction": direction,
-        "hydra.sweeper.objectives": list(goals.objectives),
-        "hydra.sweeper.constraints": [constraint.text for constraint in goals.constraints],
         # Trials that were stopped do not continue where others are paused.
         "hydra.sweeper.pruner": " or ".join(PAUSING) if pruner in PAUSING else "one that pauses no trial",
         # Here, since the attributes of a study that an earlier version began have all keys.
@@ -154,7 +153,7 @@ def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, objec
 def settle(folder: Path, url: str, study: Study, now: Mapping[str, Any], direction: str) -> None:
     """Write what identifies a search into study and folder; from now on they belong together.
 
-    Only the holder of the study may call it. Raises UserError if another search has come first.
+    Raises UserError if another search has come first.
     """
     require_same(folder, study.study_name, url, study, now, direction)
     before = study.user_attrs

@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
+from nlu.config.words import counted
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
@@ -30,19 +31,16 @@ from nlu.search.failures import (
     early_end,
     end_jobs,
     launch_problem,
-    none_completed,
     place_of,
     result_of,
     since,
 )
 from nlu.search.faults import StorageUnavailable
 from nlu.search.folder import OVER, bring_trials_back
-from nlu.search.goals import best_trials
 from nlu.search.keeping import Keeper, note_kept
 from nlu.search.plan import Plan
 from nlu.search.slots import Ended
-from nlu.search.stopping import LEFT, WHY, Canceller, close, has_outcome, note_stopped, with_outcome
-from nlu.search.storage.holder import Holder
+from nlu.search.stopping import LEFT, close, close_open, has_outcome, with_outcome
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
@@ -53,7 +51,6 @@ class Search:
     """A search from its first trial to its end."""
 
     plan: Plan
-    holder: Holder
     mirror: Mirror | None = None
     running: dict[int, int] = field(default_factory=dict)
     """the trials that have a job, with the number of its launch"""
@@ -65,7 +62,6 @@ class Search:
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
-        self.canceller = Canceller(self.plan.folder.absolute())
         # Jobs in processes of their own may have been killed with an earlier command, without a fault of theirs.
         self.command = uuid.uuid4().hex if self.plan.slots.is_threaded else ""
 
@@ -104,11 +100,16 @@ class Search:
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
                 raise SystemExit(stopping.exit_code())
-            self.holder.require(within_s=0)
-            if self.keeper.only_best or self.is_over:
-                # Their checkpoints go, so that they could not continue, or a user has said that they should not.
+            if self.is_over:
+                if self.plan.slots.is_local:
+                    self._end_jobs()
+                self._collect()
+                # The command that ended the search closed those that were there.
+                close_open(self.plan.study)
+            elif self.keeper.only_best:
+                # Their checkpoints go, so that they could not continue.
                 for frozen in filter(steps.is_paused, self._trials()):
-                    self._end(frozen, WHY if self.is_over else LEFT)
+                    self._close(with_outcome(self.plan.study, frozen, LEFT))
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
 
@@ -134,10 +135,7 @@ class Search:
         end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
 
     def _loop(self) -> None:
-        while stopping.received() is None:
-            self.holder.require()
-            if self.is_over:
-                note_stopped(self.plan.study, self._trials())
+        while stopping.received() is None and not self.is_over:
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
@@ -150,17 +148,14 @@ class Search:
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _answer(self, number: int) -> None:
-        self.holder.require()
         self.steps.answer(number, set(self.running))
 
     @property
     def is_over(self) -> bool:
         """Whether a user has ended the search for good."""
-        return OVER in self.holder.attributes
+        return OVER in self.plan.study.user_attrs
 
     def _remaining(self) -> int:
-        if self.is_over:
-            return len(self.waiting)
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
         return len(self.waiting) + self.steps.left
@@ -168,9 +163,7 @@ class Search:
     def _fill(self) -> None:
         slots = self.plan.slots
         while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
-            # Asked now: the trials that were there when a user ended the search are stopped, and this one may be later.
-            self.holder.require(within_s=0)
-            if self.is_over or not self._start(number):
+            if not self._start(number):
                 # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
                 self.waiting.insert(0, number)
                 break
@@ -179,8 +172,6 @@ class Search:
 
     def _next(self) -> int | None:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
-        if self.is_over:
-            return None
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
         # A new trial could not start either. It is better drawn later, when the sampler has seen more results.
@@ -188,9 +179,6 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
-        if self.steps.pauses or self.steps.left:
-            # A step that is written by a search that has lost its study would get no job.
-            self.holder.require(within_s=0)
         number = self.steps.next(set(self.running))
         self.is_spent = number is None and not self.running
         return number
@@ -208,9 +196,6 @@ class Search:
         frozen = self.steps.drawn(number)
         if has_outcome(frozen):
             self._close(frozen)
-            return True
-        if steps.is_stopped(frozen):
-            self._stop(frozen)
             return True
         values = frozen.user_attrs[steps.VALUES]
         need = self.plan.need(values)
@@ -245,29 +230,12 @@ class Search:
         for frozen in self._trials():
             if frozen.number in self.running and has_outcome(frozen):
                 self._close(frozen)
-            elif steps.is_stopped(frozen):
-                self._stop(frozen)
             elif frozen.number in self.running and steps.asks(frozen):
                 self._answer(frozen.number)
         for ended in launches:
             # The end of an older launch of the same trial says nothing about its present job.
             if self.running.get(ended.number) == ended.launch:
                 self._ended_without_outcome(ended)
-
-    def _stop(self, frozen: FrozenTrial) -> None:
-        """End a trial that a user stopped: its job first, if it has one, whose launch then ends."""
-        number = frozen.number
-        if number in self.running:
-            if self.canceller.cancel(number):
-                self.plan.slots.give_up(number)
-                self.board.say(f"trial {number} is {WHY}; its job ends")
-            return
-        self._end(frozen, WHY)
-
-    def _end(self, frozen: FrozenTrial, why: str) -> None:
-        """Close a trial without a job as pruned."""
-        self.waiting = [other for other in self.waiting if other != frozen.number]
-        self._close(with_outcome(self.plan.study, frozen, why))
 
     def _close(self, frozen: FrozenTrial) -> None:
         """Tell the study the result of a trial, or start it again if it failed and has retries left."""
@@ -281,16 +249,13 @@ class Search:
             self._failed(frozen, outcome)
             return
         close(self.plan.study, frozen)
-        if steps.STOP in frozen.user_attrs:
-            # All trials may be stopped, with their search.
-            self.holder.require(within_s=0)
-        self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
+        self.board.say(f"{ended_line(frozen, outcome)}; best {self._best()}")
         self._update_files()
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
         retries = self.plan.settings["retries"]
-        again = attempt < retries and not steps.is_stopped(frozen)
+        again = attempt < retries and not frozen.state.is_finished()
         self.board.say(
             f"trial {number} failed: {parameters(frozen.user_attrs.get(steps.VALUES, {}))}: "
             f"{self.failures.words(number, error)} "
@@ -315,8 +280,6 @@ class Search:
         del self.running[ended.number]
         self.plan.slots.freed(ended.number)
         frozen = self._frozen(ended.number)
-        if steps.is_stopped(frozen):
-            return self._stop(frozen)
         if steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))
@@ -374,7 +337,7 @@ class Search:
         return self.plan.study.get_trials(deepcopy=False)
 
     def _best(self) -> str:
-        best = next(iter(best_trials(self.plan.study)), None)
+        best = steps.best_trial(self.plan.study)
         return "none yet" if best is None else f"{best.values[0]:.6g} (trial {best.number})"
 
     def _update_files(self) -> None:
@@ -399,8 +362,9 @@ class Search:
 
         A user who has ended the search expects no complete trial.
         """
-        problem = None if self.is_over else none_completed(self._trials())
-        if problem is not None:
-            print_error(problem)
-        if problem is not None or not self.is_summarized:
+        has_none = not self.is_over and steps.best_trial(self.plan.study) is None
+        if has_none:
+            count = counted(len(self._trials()), "trial")
+            print_error(UserError(f"of {count} none completed; a best trial needs one"))
+        if has_none or not self.is_summarized:
             raise SystemExit(1)

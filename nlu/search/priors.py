@@ -41,9 +41,6 @@ class WithPrior(BaseSampler):
         random = np.random.default_rng(stable_seed(self._seed, *drawn_as(trial), param_name, "prior"))
         return self._prior.value(param_name, param_distribution, random)
 
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._sampler.before_trial(study, trial)
-
     def _trusts(self, trial: FrozenTrial) -> bool:
         """Whether a trial is drawn from the prior."""
         return np.random.default_rng(stable_seed(self._seed, trial.number, "source")).random() < SHARE

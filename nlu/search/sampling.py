@@ -7,17 +7,16 @@ is lost, because samplers learn from the trials in the storage.
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nlu.search.optuna_private import at_point, forget_trials, levelled
+from nlu.search.optuna_private import forget_trials, levelled
 from nlu.search.pruners import PRUNER, bracket_of, brackets
 from nlu.search.schedulers.asha import Asha
 from nlu.search.schedulers.encoding import contains
@@ -37,22 +36,16 @@ def stable_seed(*parts: object) -> int:
 class SeededByTrial(BaseSampler):
     """Draws each trial with a new sampler.
 
-    `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers whose trials are
-    points of one sequence (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)` draws what such
-    a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space, and conditional
-    parameters.
-
-    Samplers see a pruned trial at the last rung that it reached (`_rungs_of`). Trials with different batch sizes reach
-    a rung at slightly different numbers of examples, but should be ranked by their values.
+    `build(seed)` returns a sampler. Samplers see a pruned trial at the last rung that it reached (`_rungs_of`). Trials
+    with different batch sizes reach a rung at slightly different numbers of examples, but should be ranked by their
+    values.
     """
 
-    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, independent: Build | None = None):
-        self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
+    def __init__(self, build: Build, seed: int):
+        self._build, self._seed = build, seed
 
     def _of(self, trial: FrozenTrial, *parts: object) -> BaseSampler:
-        own = stable_seed(self._seed, *drawn_as(trial), *parts)
-        # The first trial is no point.
-        return at_point(self._build(self._seed % SEEDS if self._one_sequence else own), trial.number - 1)
+        return self._build(stable_seed(self._seed, *drawn_as(trial), *parts))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._of(trial).infer_relative_search_space(study, trial)
@@ -60,22 +53,13 @@ class SeededByTrial(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, object]:
-        drawn = self._of(trial).sample_relative(_seen(study), trial, search_space)
-        return {name: _at_end(search_space[name], value) for name, value in drawn.items()}
+        return self._of(trial).sample_relative(_seen(study), trial, search_space)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> object:
-        sampler = (
-            self._independent(stable_seed(self._seed, *drawn_as(trial), param_name))
-            if self._independent
-            else self._of(trial, param_name)
-        )
-        drawn = sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
-        return _at_end(param_distribution, drawn)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._of(trial).before_trial(study, trial)
+        sampler = self._of(trial, param_name)
+        return sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
 
 
 AGAIN = "again"
@@ -112,17 +96,6 @@ def drawing(study: Study, trial: FrozenTrial, given: Mapping[str, object], again
         return sampler.sample_independent(study, trial, name, distribution)
 
     return suggest
-
-
-def _at_end(distribution: BaseDistribution, value: object) -> object:
-    """Return a drawn value; at an end of a logarithmic interval, that end as it is written.
-
-    The exponential of its logarithm differs in the last digit: 0.00010000000000000009 for 0.0001.
-    """
-    if isinstance(distribution, FloatDistribution) and distribution.log and isinstance(value, float):
-        ends = (distribution.low, distribution.high)
-        return next((end for end in ends if math.isclose(value, end, rel_tol=1e-12)), value)
-    return value
 
 
 def _seen(study: Study) -> Study:

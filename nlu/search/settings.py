@@ -15,14 +15,13 @@ from nlu.config.entry.grid import run_dir_problems
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
-from nlu.search import first, keeping, resources
-from nlu.search.goals import CONSTRAINTS, OBJECTIVES
-from nlu.search.schedulers.scheduler import FREEZE_THAW
+from nlu.search import keeping, resources
 from nlu.search.slots import LOCAL
-from nlu.search.space import Space, grid_problems, space_of
+from nlu.search.space import Space, space_of
 from nlu.search.storage.opening import journal_of, storage_url, url_problems
 
-SAMPLERS = "hydra/sweeper/sampler"
+SAMPLER_GROUP = "hydra/sweeper/sampler"
+SAMPLERS = ("tpe", "random", "gp")
 SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
 """what names the folder of a trial, in the words of nlu and of Hydra"""
 
@@ -61,14 +60,10 @@ class Settings:
 
     @property
     def sampler_name(self) -> str:
-        """That of its class, or of the function that makes it; empty for one that is no choice of the group."""
+        """That of its class; empty for one that is no choice of the group."""
         sampler = self.settings["sampler"]
         target = sampler["_target_"].rpartition(".")[2] if isinstance(sampler, dict) else ""
-        return target.removesuffix("Sampler").removeprefix("create_").removesuffix("_sampler").lower()
-
-    @property
-    def is_grid(self) -> bool:
-        return self.sampler_name == "grid"
+        return target.removesuffix("Sampler").lower()
 
 
 def read_settings(
@@ -94,8 +89,7 @@ def read_settings(
     take = _given(arguments, config, "take") is True
     url = storage_url(plain["storage"] or journal_of(mirror), folder)
     found = Settings(plain, config, loader, space, folder, mirror, take, url)
-    problems = [*_problems(found), *_sampler_problems(found), *resources.setting_problems(plain)]
-    return found, [*problems, *(grid_problems(space) if found.is_grid and not of_space else [])], of_space
+    return found, [*_problems(found), *_sampler_problems(found), *resources.setting_problems(plain)], of_space
 
 
 def _given(arguments: Sequence[str], config: DictConfig, key: str) -> object:
@@ -123,14 +117,6 @@ def _problems(asked: Settings) -> Iterator[str]:
             f"hydra.sweeper.pruner is {pruner}, which pauses trials, but the program has no key trial; choose "
             "hydra.sweeper.pruner=none"
         )
-    for key, written in ((OBJECTIVES, settings["objectives"]), (CONSTRAINTS, settings["constraints"])):
-        if written and not asked.hands_trial:
-            yield f"{key} is set, but the program has no key trial, so nothing is measured; leave it out"
-    if settings["objectives"] and pauses:
-        yield (
-            f"hydra.sweeper.pruner is {pruner}, which continues the trials with the best value only, but {OBJECTIVES} "
-            "is set too; choose hydra.sweeper.pruner=none"
-        )
     sweep: Any = OmegaConf.to_container(hydra.sweep, resolve=False)
     if sweep["subdir"] not in SUBDIRS:
         yield f"hydra.sweep.subdir is {sweep['subdir']}, but the folder of a trial is its number; leave it out"
@@ -144,15 +130,13 @@ def _problems(asked: Settings) -> Iterator[str]:
 
 
 def _sampler_problems(asked: Settings) -> list[str]:
-    if asked.is_grid and resources.pruner_name(asked.settings) == FREEZE_THAW:
-        return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
-    if asked.is_grid and asked.settings["use_defaults"]:
-        return [f"{first.KEY} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
-    if asked.sampler_name == "cmaes":
-        return [f"{SAMPLERS} is cmaes, which a search no longer has; choose {SAMPLERS}=gp, or tpe"]
-    written = asked.settings["sampler"]
-    if asked.sampler_name:
-        problem = value_problem("hydra.sweeper.sampler.seed", int | None, written.get("seed"))
-        return [problem] if problem else []
-    remedy = f"{SAMPLERS}={written or 'tpe'}"
-    return [f"hydra.sweeper.sampler is {show(written)}, but a sampler is the choice of a group; write {remedy}"]
+    written, name = asked.settings["sampler"], asked.sampler_name
+    if not name:
+        remedy = f"{SAMPLER_GROUP}={written or 'tpe'}"
+        return [f"hydra.sweeper.sampler is {show(written)}, but a sampler is the choice of a group; write {remedy}"]
+    if name not in SAMPLERS:
+        chosen = asked.config.hydra.runtime.choices[SAMPLER_GROUP]
+        also = "; random tries every combination of choices once" if chosen == "grid" else ""
+        return [f"{SAMPLER_GROUP} is {chosen}, but a search has {', '.join(SAMPLERS)}; choose one of these{also}"]
+    problem = value_problem("hydra.sweeper.sampler.seed", int | None, written.get("seed"))
+    return [problem] if problem else []

@@ -172,7 +172,6 @@ class Slots:
         self._least_gpus = least_gpus
         self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded else 1
         self._ended: queue.Queue[Ended] = queue.Queue()
-        self._unwanted: dict[int, threading.Event] = {}
 
     @property
     def is_local(self) -> bool:
@@ -262,14 +261,8 @@ class Slots:
                 work()
             return
         # The context identifies the search (nlu.jobs.waiting).
-        context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
-        context.run(waiting.unwanted.set, self._unwanted[number])
+        context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(work_apart,), name=f"trial-{number}", daemon=True).start()
-
-    def give_up(self, number: int) -> None:
-        """Submit no job for a trial whose launch waits for its queue."""
-        if (unwanted := self._unwanted.get(number)) is not None:
-            unwanted.set()
 
     def freed(self, number: int) -> None:
         """Free the GPUs of a job that has ended."""

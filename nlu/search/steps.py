@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nlu.search.goals import is_infeasible
 from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision, Standing
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
@@ -27,8 +27,6 @@ PAUSE = "pause_"
 it; a later step continues it"""
 ASKS = "asks"
 """user attribute of a trial: the examples after which its job waits for a decision"""
-STOP = "stop"
-"""user attribute of a trial: when a user stopped it for good"""
 PART_ENDS = "part_ends"
 """user attribute of a trial: the examples at which its folds and seeds have ended"""
 PART_VALUES = "part_values"
@@ -107,11 +105,6 @@ def follow(storage: BaseStorage, trial: FrozenTrial, trial_id: int) -> None:
         storage.set_trial_state_values(trial_id, wanted)
 
 
-def is_stopped(trial: FrozenTrial) -> bool:
-    """Whether a user stopped an open trial for good, so that no job of it should run and none is started again."""
-    return not trial.state.is_finished() and STOP in trial.user_attrs
-
-
 def asks(trial: FrozenTrial) -> bool:
     """Whether the job of a trial waits for a decision."""
     until, at = until_of(trial), trial.user_attrs.get(ASKS)
@@ -152,9 +145,6 @@ def _standing(
     points = [*(point for point in points if point[0] not in ends), *_means_at(trial, sign)]
     if trial.state.is_finished():
         state = {"FAIL": FAILED, "PRUNED": STOPPED}.get(trial.state.name, ENDED)
-        if is_infeasible(trial):
-            # Its values do not count, but its examples do.
-            state, points = FAILED, [(at, math.nan) for at, _ in points]
     else:
         state = PAUSED if is_asking or (is_paused(trial) and not is_busy) else RUNNING
     found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends, asks=is_asking)
@@ -187,6 +177,13 @@ def best_so_far(trial: FrozenTrial, *, maximize: bool) -> float:
         return math.nan if value is None else value
     found = filter(math.isfinite, trial.intermediate_values.values())
     return (max if maximize else min)(found, default=math.nan)
+
+
+def best_trial(study: Study) -> FrozenTrial | None:
+    """Return the complete trial with the best value, of equal ones the first; None without any."""
+    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+    pick = max if study.directions[0].name == "MAXIMIZE" else min
+    return pick(complete, key=lambda trial: trial.values[0], default=None)
 
 
 def values_of(trial: FrozenTrial) -> Mapping[str, object] | None:

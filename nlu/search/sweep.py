@@ -13,12 +13,11 @@ from optuna.exceptions import ExperimentalWarning
 from nlu.config import stopping
 from nlu.jobs import waiting
 from nlu.search.failures import FailuresEndSearch
-from nlu.search.folder import held_search, hold, mirrored, require_no_run, settle
+from nlu.search.folder import hold, mirrored, require_no_run, settle
 from nlu.search.loop import Search
 from nlu.search.plan import plan_search
 from nlu.search.settings import read_settings
 from nlu.search.slots import quiet_launchers
-from nlu.search.storage.holder import Holder
 
 
 def sweep(
@@ -35,17 +34,13 @@ def sweep(
             require_no_run(asked.folder)
             with mirrored(asked.mirror, asked.folder, take=asked.take) as mirror, hold(asked.folder):
                 plan = plan_search(asked, problems, of_space, context, task)
-                # The search that had this folder before is over, since this one has its lock.
-                had_folder = held_search(plan.folder) is not None
-                with Holder(plan.storage, plan.name, take=plan.take or had_folder) as holder:
-                    # Only as the holder: two searches that begin at the same moment must not mix what identifies them.
-                    settle(plan.folder, plan.url, plan.study, plan.identity, plan.direction)
-                    # For Optuna's figures and dashboard.
-                    if plan.study.metric_names != (names := [plan.metric, *plan.goals.objectives]):
-                        plan.study.set_metric_names(names)
-                    if mirror is not None:
-                        mirror.saved()
-                    _run(Search(plan, holder, mirror))
+                settle(plan.folder, plan.url, plan.study, plan.identity, plan.direction)
+                # For Optuna's figures and dashboard.
+                if plan.study.metric_names != [plan.metric]:
+                    plan.study.set_metric_names([plan.metric])
+                if mirror is not None:
+                    mirror.saved()
+                _run(Search(plan, mirror))
         except stopping.Stopped as stopped:
             print(f"nlu: {stopping.sentence(stopped)}; the same command continues the search", file=sys.stderr)
             raise SystemExit(stopping.exit_code(stopped)) from None

@@ -29,7 +29,7 @@ def evaluate(run: Training) -> bool:
 
     Every rank must call it.
     """
-    state, ranks = run.state, run.stepper.ranks
+    state = run.state
     is_first_one, state.evaluated_at = not state.evaluated_at, state.step
     with run.stepper.phases.within("evaluation"), averaged(run.stepper.model, run.stepper.average):
         metrics, scored = scored_sets(run)
@@ -45,8 +45,6 @@ def evaluate(run: Training) -> bool:
         log_evaluation(run, entry)
         # The scores are equal on all ranks, so all of them decide alike and enter the collective below.
         if is_best := enters_best(run, entry):
-            if ranks.is_first:
-                require_newest(run)
             keep_weights(run)
         # The scores have waited for the device already.
         run.stepper.phases.catch_up()
@@ -177,12 +175,6 @@ def enters_best(run: Training, entry: Best) -> bool:
         state.improved_at = entry.step
     state.best = best
     return entry in best
-
-
-def require_newest(run: Training) -> None:
-    """Raise UserError if another job has taken the trial of this run."""
-    if run.trial is not None:
-        run.trial.require_newest()
 
 
 def is_to_be_pruned(run: Training) -> bool:

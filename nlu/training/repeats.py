@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,13 +100,6 @@ class RunningMean:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
         if not self._heard:
             self.report(result["examples"], _last_value(result))
-
-    @property
-    def quantities(self) -> Sequence[str]:
-        return self._of_first.quantities
-
-    def require_newest(self) -> None:
-        self._of_first.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
         """Add a finished repeat, from its result.json."""

@@ -12,7 +12,6 @@ from nlu.optim.optimizer import named_parameters
 from nlu.runs.checkpoint import OrderKey, opened_last, source_of
 from nlu.runs.state import State
 from nlu.tasks.composite import task_of
-from nlu.training.best import require_newest
 from nlu.training.evaluation import keep_predictions
 from nlu.training.meter import count_costs
 from nlu.training.parallel import Parallel, load_weights, whole_weights
@@ -122,8 +121,6 @@ def save_last(run: Training) -> None:
     run.journal.gather(run.state.window)
     # A continued run adds to them, so its next row has the time of all steps since this one.
     count_costs(run)
-    if run.stepper.ranks.is_first:
-        require_newest(run)
     # Equal on all ranks, since keep_predictions is a collective. After a kill between these files and the state, the
     # run reaches the same evaluation again and writes the same bytes.
     for name, one in run.unsaved.items():

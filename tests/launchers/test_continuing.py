@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs.submissions import Submissions
-from nlu.search.storage.holder import HOLDER
+from nlu.search.folder import FOLDER
 from nlu.search.storage.opening import HELD
 from tests.launchers.searches import ENVIRONMENT, LOCAL, runs, search, start, states, study, trials
 
@@ -73,8 +73,8 @@ def test_a_search_started_again_follows_the_jobs_that_run_and_starts_no_second_o
 def test_a_search_started_again_knows_the_gpus_of_jobs_that_run_and_ends_those_jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,7")
     # The first trial ends at once, and no other one does.
-    folder, first = tmp_path / "s", "hydra.sweeper.use_defaults=true"
-    arguments = ("step_s=interval(0,1e6)", first, "hydra.sweeper.n_trials=3", *LOCAL)
+    folder = tmp_path / "s"
+    arguments = ("step_s=tag('prior=0',interval(0,1e6))", "hydra.sweeper.n_trials=3", *LOCAL)
 
     def jobs(number: int) -> list[list[str]]:
         """The process, the first step and the GPU of each job of a trial so far."""
@@ -168,20 +168,17 @@ def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tm
     said = search(tmp_path / "moved", *ARGUMENTS, *stored)
     assert "continuing: 2 trials finished" in said and "trial 4 finished" in said
     said = search(tmp_path / "another", *ARGUMENTS, *stored, status=1)
-    assert f"belongs to the sweep folder {tmp_path}/moved, not {tmp_path}/another" in said
+    assert f":{tmp_path}/moved, not " in said and f":{tmp_path}/another; continue it there" in said
 
 
-def test_a_study_of_another_host_is_taken_with_its_folder_or_by_take(tmp_path):
+def test_a_study_of_another_host_continues_with_its_folder_only(tmp_path):
     folder, few = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=1")
     search(folder, *few)
-    there = {"holder": "x", "host": "elsewhere", "pid": 7, "job": None, "start": "y"}
-    study(folder).set_user_attr(HOLDER, there)
+    study(folder).set_user_attr(FOLDER, f"elsewhere:{folder}")
     search(folder, *few)
-    study(folder).set_user_attr(HOLDER, there)
+    study(folder).set_user_attr(FOLDER, f"elsewhere:{folder}")
     (folder / HELD).unlink()
-    assert "the study s is run by process 7 on elsewhere" in search(folder, *few, status=1)
-    search(folder, *few, "+take=true")
-    assert study(folder).user_attrs[HOLDER] != there and (folder / HELD).is_file()
+    assert f"belongs to the sweep folder elsewhere:{folder}, not " in search(folder, *few, status=1)
 
 
 @pytest.mark.thorough

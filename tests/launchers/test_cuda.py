@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.search.steps import pauses_of
+from nlu.search.storage.opening import study_in
 from tests.training.runs import QUICK, TINY, files, run, weights
 
 DEVICE = "cuda"
@@ -29,8 +31,7 @@ def test_a_trial_that_is_paused_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_pa
     run(*SEARCH, *options, f"hydra.sweep.dir={tmp_path}/search")
     with (tmp_path / "search/summary/trials.tsv").open() as table:
         ended = [row["trial"] for row in csv.DictReader(table, delimiter="\t") if row["state"] == "complete"]
-    with (tmp_path / "search/summary/decisions.tsv").open() as table:
-        thawed = {row["trial"] for row in csv.DictReader(table, delimiter="\t") if row["what"] == "thawed"}
+    thawed = {str(trial.number) for trial in study_in(tmp_path / "search").get_trials() if pauses_of(trial)}
     (number, *_) = [each for each in ended if each in thawed]
     trial = tmp_path / "search" / number
     drawn = (trial / "overrides").read_text().split()[-1]

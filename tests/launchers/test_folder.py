@@ -12,8 +12,8 @@ from nlu.search.folder import OVER, RECORD, held_search, hold, require_no_run, r
 NOW = {"folder": "f", "shared": {"seed": "1"}, "pruner": {"name": "asha"}, "space": {"lr": "interval(0, 1)"}}
 
 
-def study(directions: list[str], **attributes: Any) -> optuna.Study:
-    found = optuna.create_study(study_name="s", directions=directions)
+def study(**attributes: Any) -> optuna.Study:
+    found = optuna.create_study(study_name="s", direction="maximize")
     for key, value in {**NOW, "id": "i", **attributes}.items():
         found.set_user_attr(key, value)
     return found
@@ -45,37 +45,33 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        ({"folder": "g"}, {}, "the study s in url belongs to the sweep folder g, not f; set hydra.sweep.dir"),
+        ({"folder": "g"}, {}, "the study s in url belongs to the sweep folder g, not f; continue it there"),
         ({OVER: True}, {}, "the study s in url is over: python -m nlu.jobs .* --stop has ended it; choose another"),
         ({}, {"space": {"lr": "interval(0, 2)"}}, r"lr: interval\(0, 1\) there, interval\(0, 2\) here"),
         ({"shared": {"seed": "2", "trainer.timeout_min": "120"}}, {}, "seed: 2 there, 1 here"),
         ({"pruner": {"name": "hyperband"}}, {}, "pruner: one that pauses no trial there, asha or freeze_thaw here"),
-        ({}, {"goals": {"constraints": [["size_mb", "<=", 5]]}}, r"constraints: \[\] there, \['size_mb<=5'\] here"),
-        ({"goals": {"objectives": {"size_mb": False}}}, {}, "begun by an earlier version of nlu, and has only the f"),
+        ({"goals": {"constraints": [["size_mb", "<=", 5]]}}, {}, "by an earlier version of nlu, with objectives or c"),
     ],
 )
 def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, there, here, said) -> None:
     with pytest.raises(UserError, match=said) as refused:
-        require_same(tmp_path, "s", "url", study(["maximize"], **there), {**NOW, **here}, "maximize")
+        require_same(tmp_path, "s", "url", study(**there), {**NOW, **here}, "maximize")
     assert len(refused.value.problems) == 1
 
 
 def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_kind(tmp_path: Path) -> None:
     # One of a version that had a key that has no effect.
     shared = {"seed": "1", "trainer.timeout_min": "120"}
-    own = study(["maximize"], shared=shared, pruner={"name": "freeze_thaw"})
+    own = study(shared=shared, pruner={"name": "freeze_thaw"})
     require_same(tmp_path, "s", "url", own, NOW, "maximize")
     with pytest.raises(UserError, match="direction: maximize there, minimize here"):
         require_same(tmp_path, "s", "url", own, NOW, "minimize")
 
 
-def test_a_study_that_a_kill_left_empty_is_taken_only_with_its_directions(tmp_path: Path) -> None:
+def test_a_study_that_a_kill_left_empty_is_taken_only_with_its_direction(tmp_path: Path) -> None:
     left = optuna.create_study(study_name="s", direction="maximize")
     with pytest.raises(UserError, match="the study s in url is to maximize, this search to minimize; choose another"):
         settle(tmp_path, "url", left, NOW, "minimize")
-    goals = {"goals": {"objectives": {"size_mb": False}}}
-    with pytest.raises(UserError, match="is to maximize, this search to maximize, minimize; choose another"):
-        settle(tmp_path, "url", left, {**NOW, **goals}, "maximize")
     assert not left.user_attrs
     settle(tmp_path, "url", left, NOW, "maximize")
     assert left.user_attrs["space"] == NOW["space"]

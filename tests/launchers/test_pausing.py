@@ -13,9 +13,8 @@ from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
 from nlu.search import channel, steps
-from nlu.search.decisions import decision_rows
+from nlu.search.deciding import Steps
 from nlu.search.faults import last_line
-from nlu.search.goals import Goals
 from nlu.search.loop import Search
 from nlu.search.sampling import SeededByTrial
 from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
@@ -59,8 +58,8 @@ class World:
         self.saved, self.trained, self.at_once = {}, [], 0
         self.alive, self.doubled, self.best = set(), [], -math.inf
 
-    def search(self, require=lambda within_s=None: None) -> None:
-        """Start the search, or continue it, as a new process would; `require` is that of its holder."""
+    def search(self) -> None:
+        """Start the search, or continue it, as a new process would."""
         url = storage_url(None, self.folder)
         storage = open_storage(url)
         sampler = SeededByTrial(lambda seed: self.sampler(seed=seed), 0)
@@ -70,15 +69,15 @@ class World:
         study_id = storage.get_study_id_from_name("s")
         settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": self.keep}
         plan = SimpleNamespace(
-            spec=self.spec, space=self.space, composed_value=None, centers={}, first={}, seed=0,
+            spec=self.spec, space=self.space, composed_value=None, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
-            name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
+            name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warning=None,
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
-            sampler_name="random", drawn_by="random", is_grid=False, goals=Goals(), need=lambda values: Need(gpus=0),
+            sampler_name="random", drawn_by="random", need=lambda values: Need(gpus=0),
             overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
-        Search(plan, SimpleNamespace(require=require, attributes={})).run()
+        Search(plan).run()
 
     def trials(self):
         return optuna.load_study(study_name="s", storage=open_storage(storage_url(None, self.folder))).get_trials()
@@ -103,7 +102,7 @@ class World:
     def climb(self, trial, number, values) -> int:
         if trial.is_over:
             return 0
-        trial.claim()
+        trial.begin()
         step = self.saved.get(number, 0)
         if step and trial.pauses(step * STEP_EXAMPLES):
             return 75
@@ -191,7 +190,6 @@ def killed_at(monkeypatch):
 
     for name in WRITES:
         patch(name)
-    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
 
     def kill(write: float) -> int:
         counts["left"], counts["all"] = write, 0
@@ -300,7 +298,6 @@ def test_a_search_over_few_configurations_tries_each_once_however_it_is_killed(t
 
 def test_a_paused_trial_continues_only_once_its_job_has_saved_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "ANSWER_POLL_S", 0.002)
-    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
     # Only the best trial saves slowly, and a slot becomes free meanwhile.
     world = unbroken(tmp_path, n_trials=9, count=3, save_s=0.3)
     assert world.at_once > 1 and not world.doubled
@@ -309,33 +306,22 @@ def test_a_paused_trial_continues_only_once_its_job_has_saved_and_ended(tmp_path
 
 
 def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path, monkeypatch):
-    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
     whole = unbroken(tmp_path)
     world = World(tmp_path / "lost")
     world.folder.mkdir()
+    answer = Steps.answer
 
-    def require(within_s=None):
-        if 4 in world.alive:
-            raise UserError("another search has the study")
+    def answered(steps, number, busy):
+        if number == 4:
+            raise UserError("the storage is damaged")
+        answer(steps, number, busy)
 
-    with pytest.raises(UserError, match="another search has the study"):
-        world.search(require)
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="the storage is damaged"):
+        patched.setattr(Steps, "answer", answered)
+        world.search()
     assert [trial.state.name for trial in world.trials()] == ["WAITING"] * 4 + ["RUNNING"]
     world.search()
     assert world.outcome() == whole.outcome()
-
-
-def test_a_search_that_has_lost_its_study_begins_no_further_trial(tmp_path):
-    world = World(tmp_path)
-
-    def require(within_s=None):
-        # Taken while trial 1 trains; the last check counts for a while, and the storage is asked before a decision.
-        if within_s == 0 and 1 in world.saved:
-            raise UserError("another search has the study")
-
-    with pytest.raises(UserError, match="another search has the study"):
-        world.search(require)
-    assert len(world.trials()) == 2
 
 
 def test_a_trial_that_fails_as_it_is_paused_is_closed_though_its_search_was_killed(tmp_path):
@@ -367,7 +353,6 @@ def test_asha_continues_the_best_third_of_a_rung_and_the_best_trial_to_its_end(t
 @pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
 def test_several_trials_at_a_time_keep_to_the_budget_and_never_share_a_step(tmp_path, monkeypatch, pruner):
     monkeypatch.setattr(channel, "ANSWER_POLL_S", 0.002)
-    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
     world = unbroken(tmp_path, pruner=pruner, n_trials=12, count=3, max_examples=4000)
     assert len(world.trained) == len(set(world.trained))
     assert world.at_once > 1
@@ -377,34 +362,21 @@ def test_several_trials_at_a_time_keep_to_the_budget_and_never_share_a_step(tmp_
     assert best.state.name == "COMPLETE"
 
 
-def test_each_promotion_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
-    world = unbroken(tmp_path)
-    found = world.trials()
-    rows = decision_rows(found)
-    assert [row["decision"] for row in rows] == sorted(row["decision"] for row in rows)
-    assert sum(row["what"] == "paused" for row in rows) == sum(len(steps.pauses_of(trial)) for trial in found) >= 7
-    promoted = [row for row in rows if row["what"] == "thawed" and row["rule"] == "promoted" and row["rung"] == 100]
-    assert promoted
-    for row in promoted:
-        # Of the trials that had begun by then, one after the other.
-        came = [trial.intermediate_values[100] for trial in found[: row["of"]]]
-        assert row["rank"] == 1 + sum(value > found[row["trial"]].intermediate_values[100] for value in came)
-        assert row["rank"] <= row["pass"] == row["of"] // 3
-
-
 @pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
-def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_step(tmp_path, killed_at, pruner):
-    seen = []
+def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_step(tmp_path, monkeypatch, pruner):
+    seen, decide = [], Steps._decision
 
-    def require(within_s=None):
-        # Before each decision; only a trial that has a job, or should have one, may be running.
+    def decided(*arguments, **named):
+        # Only a trial that has a job, or should have one, may be running.
         running = [trial for trial in world.trials() if trial.state.name == "RUNNING"]
         seen.append(len(running))
         assert len(running) <= 1 and not any(map(steps.is_paused, running))
+        return decide(*arguments, **named)
 
+    monkeypatch.setattr(Steps, "_decision", decided)
     world = World(tmp_path / "s", pruner=pruner, n_trials=12, max_examples=4000)
     world.folder.mkdir()
-    world.search(require)
+    world.search()
     states = [trial.state.name for trial in world.trials()]
     assert max(seen) == 1 and set(states) == {"COMPLETE", "WAITING"} and states.count("WAITING") >= 7
     # A larger n_trials continues it.

@@ -47,20 +47,13 @@ WRONG = [
     ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
     ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
     (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
-    (
-        ["optimizer.lr=interval(0.5,1)", "hydra.sweeper.use_defaults=true"],
-        "which is not in interval(0.5, 1.0); give it a prior",
-    ),
-    ([LR, "hydra/sweeper/sampler=cmaes"], "sampler is cmaes, which a search no longer has; choose hydra/sweeper/"),
-    ([LR, "hydra.sweeper.enqueue=[{optimizer.lr:0.1}]"], "has no such key; write hydra.sweeper.use_defaults=true"),
-    ([LR, "hydra.sweeper.warm_start=[former]"], "has no such key; write hydra.sweeper.use_defaults=true"),
+    ([LR, "hydra/sweeper/sampler=cmaes"], "sampler is cmaes, but a search has tpe, random, gp; choose one of these"),
+    ([LR, "hydra.sweeper.enqueue=[{optimizer.lr:0.1}]"], "leave it out: the first trial has the values of prior="),
+    ([LR, "hydra.sweeper.objectives=[size_mb]"], "leave it out: a search improves trainer.major_metric only"),
     ([LR, "hydra.sweeper.max_hours=8"], "has no such key; leave it out: timeout 8h python -m nlu.train"),
     ([LR, "hydra.sweeper.gpus_per_trial=2"], "has no such key; write trainer.devices=2"),
     (["optimizer.lr=tag(interval(0,1),prior=2)"], "its prior is 2, which is not in interval(0.0, 1.0)"),
-    (
-        ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.use_defaults=true"],
-        "grid tries every combination",
-    ),
+    (["seed=choice(1,2)", "hydra/sweeper/sampler=grid"], "; random tries every combination of choices once"),
     ([LR, "hydra.sweeper.direction=[maximize]"], "must be a text or null; write hydra.sweeper.direction=maximize"),
     ([LR, "hydra.sweeper.n_trials=3,4"], "all jobs share the keys of Hydra; give hydra.sweeper.n_trials one value"),
     ([LR, "hydra.sweeper.pruner=[asha]"], "hydra.sweeper.pruner is ['asha'], which names no pruner; nearest: asha"),
@@ -69,10 +62,8 @@ WRONG = [
 ALSO_WRONG = [
     ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
     (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: unknown key; nearest: optimizer.lr"),
-    ([LR, "hydra/sweeper/sampler=grid"], "a grid needs a list of values"),
     (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
     ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
-    ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
     (
         [LR, "hydra.sweeper.sampler.foo=3"],
         "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'",
@@ -83,7 +74,6 @@ ALSO_WRONG = [
     ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
     ([LR, "hydra.sweeper.storage=/proc/x/journal.log"], "cannot be written"),
     ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
-    (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
     ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
     (
         [LR, "hydra.sweeper.pruner={name: asha}", "dry_run=true"],
@@ -129,13 +119,8 @@ TOGETHER = [
         ["`low <= high` must hold, but got (low=0.2", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
     ),
     (
-        ["optimizer.lr=interval(0.5,1)", "hydra.sweeper.n_jobs=0", "hydra.sweeper.objectives=[beauty]",
-         "hydra.sweeper.use_defaults=true"],
-        ["hydra.sweeper.n_jobs is 0", "hydra.sweeper.objectives[0] is beauty", "hydra.sweeper.use_defaults is true"],
-    ),
-    (
-        [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.direction=minimize", "hydra.sweeper.constraints=[3]"],
-        ["sampler is motpe, which cannot be made", "accuracy is better when it is higher", "constraints[0] is 3"],
+        [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.pruner=median", "optimizer.weight_decay=-1"],
+        ["sampler is motpe, but", "pruner is median, which there is no more", "optimizer.weight_decay is -1"],
     ),
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from tests.launchers import searches
 from tests.launchers.searches import QUICKLY, runs, search, start, states, trials
 
-DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
+DRAWN = ("lr=choice(0.1,0.2)",)
 
 
 @pytest.mark.thorough
@@ -51,7 +51,7 @@ def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
     assert said.count("trial 0: its job stopped (no reason known); it continues now from its checkpoint") == 6
 
 
-DIES = ("dies=choice(true,false)", "hydra/sweeper/sampler=grid")
+DIES = ("dies=choice(true,false)",)
 
 
 def test_a_trial_that_kills_its_search_three_times_without_progress_fails_for_good(tmp_path):

@@ -9,6 +9,8 @@ from tests.few import first
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
+RUNGS = "hydra.sweeper.min_resource=100ex hydra.sweeper.max_resource=400ex"
+PRIOR = "lr=tag('prior=0.1',interval(0.001,1))"
 
 
 def lines_with(said: str, text: str) -> list[str]:
@@ -24,6 +26,15 @@ def test_number_folder_and_job_are_one_and_n_trials_counts_what_finished(tmp_pat
     assert (tmp_path / "s/sweep.log").read_text().count("finished:") == 3
 
 
+@pytest.mark.parametrize("pruner", first(1, ["freeze_thaw", "none"]))
+def test_the_first_trial_of_a_search_has_the_values_that_the_user_believes_in(tmp_path, pruner):
+    more = ("kind=choice(a,b)", f"hydra.sweeper.pruner={pruner}", *RUNGS.split())
+    search(tmp_path / "s", PRIOR, *more, "hydra.sweeper.n_trials=1")
+    search(tmp_path / "s", PRIOR, *more, "hydra.sweeper.n_trials=3")
+    drawn = [trial.params["lr"] for trial in trials(tmp_path / "s")]
+    assert drawn[0] == 0.1 and len(set(drawn)) == 3
+
+
 def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path):
     said = search(
         tmp_path / "s", DRAWN, "hydra.sweeper.pruner=hyperband", "hydra.sweeper.n_trials=12", "steps=9",
@@ -36,7 +47,7 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
     assert "expected cost:" in said
 
 
-OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "gp", "qmc")]
+OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "gp")]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", *OTHER_SAMPLERS])
@@ -49,12 +60,9 @@ def test_every_sampler_draws(tmp_path, sampler):
     assert len(set(drawn)) == 4
 
 
-RUNGS = "hydra.sweeper.min_resource=100ex hydra.sweeper.max_resource=400ex"
-EACH_ONCE = first(3, [
-    "hydra/sweeper/sampler=tpe", "hydra/sweeper/sampler=random hydra.sweeper.use_defaults=true lr=0.1",
-    f"hydra/sweeper/sampler=tpe hydra.sweeper.pruner=asha {RUNGS}",
-    "hydra/sweeper/sampler=grid", "hydra/sweeper/sampler=qmc",
-    "hydra/sweeper/sampler=gp", "hydra/sweeper/sampler=nsgaii", f"hydra.sweeper.pruner=freeze_thaw {RUNGS}",
+EACH_ONCE = first(2, [
+    "hydra/sweeper/sampler=random lr=0.1", f"hydra/sweeper/sampler=tpe hydra.sweeper.pruner=asha {RUNGS}",
+    "hydra/sweeper/sampler=gp", f"hydra.sweeper.pruner=freeze_thaw {RUNGS}",
 ])  # fmt: skip
 
 
@@ -67,8 +75,7 @@ def test_a_search_tries_each_configuration_once_and_ends_after_the_last_one(tmp_
     rates = (0.1,) if "lr=0.1" in overrides else (0.1, 0.2)
     assert sorted(drawn) == [(rate, kind) for rate in rates for kind in "ab"]
     assert all(len(runs(tmp_path / "s", number)) >= 1 for number in range(len(drawn)))
-    if "hydra/sweeper/sampler=grid" not in overrides:
-        assert said.count("every configuration has been tried, so no new trial begins") == 1
+    assert said.count("every configuration has been tried, so no new trial begins") == 1
 
 
 @pytest.mark.thorough
@@ -113,10 +120,7 @@ main()
 
 def test_another_programs_number_is_the_value(tmp_path):
     (tmp_path / "other.py").write_text(OTHER)
-    search(
-        tmp_path / "s", "x=choice(1.0,2.0)", "hydra/sweeper/sampler=grid",
-        program=[str(tmp_path / "other.py")],
-    )  # fmt: skip
+    search(tmp_path / "s", "x=choice(1.0,2.0)", program=[str(tmp_path / "other.py")])
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
 
 

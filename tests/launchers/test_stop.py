@@ -88,10 +88,10 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
     settings = {"stop_after_same_failures": 0, "keep": "all"}
     plan: Any = SimpleNamespace(
         folder=tmp_path, settings=settings, n_trials=2, mirror=None, storage=SimpleNamespace(), spec={"name": "none"},
-        composed_value=None, space=None, seed=0, centers={}, first={},
+        composed_value=None, space=None, seed=0, warning=None,
         study=SimpleNamespace(get_trials=lambda deepcopy: [], user_attrs={}),
         slots=SimpleNamespace(count=1, is_threaded=True, open_jobs=lambda say: {}),
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
-        _impl.Search(plan, holder=SimpleNamespace()).run()
+        _impl.Search(plan).run()
     assert end.value.code == 130 and ended == [{1}]

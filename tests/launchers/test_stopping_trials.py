@@ -1,4 +1,4 @@
-"""A trial, or the whole search, is ended for good while it runs, or between two commands: `nlu.jobs FOLDER --stop`."""
+"""A search is ended for good while it runs, or between two commands: `nlu.jobs FOLDER --stop`."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from nlu.search.channel import COMPLETE, TrialChannel
 from nlu.search.keeping import note_kept
 from nlu.search.stopping import end_search
 from nlu.search.storage.opening import HELD, open_storage, storage_url
-from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
+from tests.launchers.searches import LOCAL, outcomes, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
 
@@ -27,78 +27,6 @@ def until(condition: Callable[[], bool]) -> None:
 
 def has_stepped(folder: Path, number: int) -> bool:
     return (folder / str(number) / "state.json").exists()
-
-
-@pytest.mark.thorough
-def test_a_stopped_trial_ends_its_slot_is_filled_and_it_is_never_started_again(tmp_path, capsys):
-    folder, own = tmp_path / "s", (DRAWN, *LOCAL, "hydra.sweeper.n_trials=4", "steps=6", "step_s=1")
-    process = start(folder, *own)
-    try:
-        until(lambda: has_stepped(folder, 0) and has_stepped(folder, 1))
-        assert jobs_main([str(folder), "--stop", "1"]) == 0
-        assert "stopped 1 trial for good: 1" in capsys.readouterr().out
-        said = process.communicate(timeout=300)[0]
-    finally:
-        process.kill()
-    assert states(folder) == ["COMPLETE", "PRUNED", "COMPLETE", "COMPLETE"], said
-    assert "trial 1 is stopped by a user; its job ends" in said and "trial 1 stopped by a user: " in said
-    assert len(runs(folder, 1)) == 1 and "continues" not in said
-    stopped = trials(folder)[1]
-    # With the best value that it reported: it climbs.
-    assert outcomes(folder)[1]["value"] == max(stopped.intermediate_values.values())
-    assert outcomes(folder)[1]["examples"] == stopped.last_step < 600
-    search(folder, *own, "hydra.sweeper.n_trials=5")
-    assert states(folder)[1] == "PRUNED" and len(runs(folder, 1)) == 1
-
-
-@pytest.mark.thorough
-def test_a_trial_of_a_killed_search_is_stopped_with_its_job_and_not_continued(tmp_path, capsys):
-    folder, own = tmp_path / "s", (DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "steps=100", "step_s=0.5")
-    process = start(folder, *own)
-    until(lambda: has_stepped(folder, 0) and has_stepped(folder, 1))
-    process.kill()
-    process.communicate()
-    assert jobs_main([str(folder), "--stop", "0", "1", "0"]) == 0
-    assert "stopped 2 trials for good: 0, 1" in capsys.readouterr().out
-    capsys.readouterr()
-    assert jobs_main([str(folder)]) == 0
-    assert "running" not in capsys.readouterr().out
-    said = search(folder, *own, status=1)
-    assert "continues: " not in said and "of 2 trials none completed;" in said
-    assert states(folder) == ["PRUNED"] * 2 and [len(runs(folder, number)) for number in (0, 1)] == [1, 1]
-
-
-@pytest.mark.thorough
-def test_a_paused_trial_that_is_stopped_gets_no_further_step(tmp_path):
-    folder = tmp_path / "s"
-    own = (DRAWN, "hydra.sweeper.pruner=asha", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex")
-    search(folder, *own, "hydra.sweeper.n_trials=4")
-    paused = [trial for trial in trials(folder) if trial.state.name == "WAITING"]
-    best = max(paused, key=lambda trial: max(trial.intermediate_values.values())).number
-    jobs_main([str(folder), "--stop", str(best)])
-    said = search(folder, *own, "hydra.sweeper.n_trials=9")
-    assert f"trial {best} stopped by a user: " in said and f"trial {best} continues" not in said
-    stopped = trials(folder)[best]
-    assert stopped.state.name == "PRUNED" and stopped.intermediate_values == paused_values(paused, best)
-
-
-def paused_values(paused: list, number: int) -> dict[int, float]:
-    return next(trial.intermediate_values for trial in paused if trial.number == number)
-
-
-def test_a_trial_that_runs_in_the_process_of_its_search_ends_at_its_next_report(tmp_path):
-    folder, own = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "steps=100", "step_s=0.5")
-    process = start(folder, *own)
-    try:
-        until(lambda: has_stepped(folder, 0))
-        jobs_main([str(folder), "--stop", "0"])
-        until(lambda: has_stepped(folder, 1))
-        jobs_main([str(folder), "--stop", "1"])
-        said = process.communicate(timeout=300)[0]
-    finally:
-        process.kill()
-    assert states(folder) == ["PRUNED"] * 2 and process.returncode == 1, said
-    assert all(trial.last_step < 10_000 for trial in trials(folder))
 
 
 @pytest.mark.parametrize("where", [(), pytest.param(LOCAL, marks=pytest.mark.thorough)], ids=["here", "local"])

@@ -13,11 +13,11 @@ import pytest
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.search import channel
-from nlu.search.channel import COMPLETE, DECISION, FAILED, OUTCOME, REASON, Superseded, TrialChannel, run_trial
+from nlu.search.channel import COMPLETE, DECISION, FAILED, OUTCOME, REASON, TrialChannel, run_trial
 from nlu.search.faults import ProcessLost, StorageUnavailable
 from nlu.search.pruners import PRUNER
 from nlu.search.steps import PART_ENDS, value_at_end
-from nlu.search.stopping import outcome_of
+from nlu.search.stopping import WHY, outcome_of
 from nlu.search.storage.opening import open_storage, storage_url
 from nlu.search.summary import read_summary
 from nlu.storage.pointer import MirrorUnavailable
@@ -86,22 +86,19 @@ def test_the_end_of_a_fold_is_noted_once_with_the_mean_of_the_best_so_far(handed
     assert [value_at_end(found, at) for at in (100, 190)] == [0.9, None]
 
 
-def test_a_trial_that_is_closed_has_the_best_of_its_values_that_are_numbers(handed):
+def test_a_trial_that_a_user_stops_has_its_best_number_and_after_a_fold_the_mean(handed):
+    def values() -> list[float | None]:
+        return [outcome_of(frozen(handed, 0), WHY, maximize=more)["value"] for more in (True, False)]
+
     job = TrialChannel(**handed(0))
     job.report(50, math.nan)
-    assert outcome_of(frozen(handed, 0), maximize=True)["value"] is None
+    assert values() == [None, None]
     job.report(100, 0.4)
     job.report(150, 0.6)
-    assert [outcome_of(frozen(handed, 0), maximize=more)["value"] for more in (True, False)] == [0.6, 0.4]
-
-
-def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_is_compared(handed):
-    job = TrialChannel(**handed(0))
-    job.report(50, 0.9)
-    assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.9
-    job.end_part(100, 0.7)
-    job.report(150, 0.95)
-    assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.7
+    assert values() == [0.6, 0.4]
+    job.end_part(160, 0.7)
+    job.report(170, 0.95)
+    assert values() == [0.7, 0.7]
 
 
 def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed):
@@ -172,31 +169,6 @@ def test_a_run_whose_best_value_is_nan_has_failed(handed, tmp_path, value, shown
     assert [outcome[key] for key in ("state", "value", "error")] == [FAILED, None, f"auc is {shown}"]
 
 
-def job(handed, number: int, launch: int) -> TrialChannel:
-    trial = TrialChannel(**handed(number), launch=launch)
-    trial.claim()
-    return trial
-
-
-def test_a_job_leaves_as_soon_as_a_newer_one_has_its_trial(handed):
-    old = job(handed, 0, launch=1)
-    assert not old.report(100, 0.5)
-    new = job(handed, 0, launch=2)
-    with pytest.raises(Superseded, match=r"newer job \(launch 2, this was 1\)"):
-        old.report(200, 0.6)
-    old.finish(FAILED, error="x")
-    assert frozen(handed, 0).intermediate_values == {100: 0.5} and OUTCOME not in frozen(handed, 0).user_attrs
-    assert not new.report(200, 0.7)
-    new.finish(COMPLETE, value=0.7)
-    assert frozen(handed, 0).user_attrs[OUTCOME]["value"] == 0.7
-
-
-def test_a_job_that_begins_late_leaves_to_the_later_launch_what_that_has_begun(handed, tmp_path):
-    job(handed, 0, launch=2)
-    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", lambda: pytest.fail("it ran")) == 75
-    assert OUTCOME not in frozen(handed, 0).user_attrs
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -261,7 +233,6 @@ def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
 def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed):
     folder = Path(handed(0)["storage"].partition("://")[2]).parent
     trial = TrialChannel(**handed(0))
-    trial.claim()
     folder.rename(folder.with_name("away"))
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
     with stopping.polled(), pytest.raises(StorageUnavailable):
@@ -303,7 +274,7 @@ def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tm
     assert 100.0 <= wall_s() < 110.0
     job(2, 40.0)
     assert 140.0 <= wall_s() < 150.0
-    stopped = outcome_of(frozen(handed, 0), maximize=True)
+    stopped = outcome_of(frozen(handed, 0), WHY, maximize=True)
     assert stopped["wall_s"] == wall_s(), "not since its begin, with the time in which it was paused"
 
 

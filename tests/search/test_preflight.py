@@ -8,12 +8,12 @@ from tests.search.composed import config, read_space
 
 
 def test_the_direction_is_the_metrics():
-    assert preflight.direction_of([config()], None) == "maximize"
-    assert preflight.direction_of([config(major_metric="loss")], "minimize") == "minimize"
+    assert preflight.metric_of([config()], None) == ("accuracy", "maximize")
+    assert preflight.metric_of([config(major_metric="loss")], "minimize") == ("loss", "minimize")
     with pytest.raises(UserError, match="loss is better when it is lower"):
-        preflight.direction_of([config(major_metric="loss")], "maximize")
+        preflight.metric_of([config(major_metric="loss")], "maximize")
     with pytest.raises(UserError, match="accuracy and loss"):
-        preflight.direction_of([config(), config(major_metric="loss")], None)
+        preflight.metric_of([config(), config(major_metric="loss")], None)
 
 
 def test_every_choice_of_a_group_meets_every_other_and_every_end_is_tried():
@@ -35,16 +35,3 @@ def test_each_choice_is_tried_once_if_combinations_are_too_many():
     assert {(name, row[name]) for row in tried for name in row} == {
         (name, choice) for name in "pqrs" for choice in "abcdef"
     }
-
-
-@pytest.mark.parametrize(
-    ("drawn", "written"),
-    [("interval(1.5,4.5)", "int(interval(2,4))"), ("tag(log,interval(1.5,4.5))", "tag(log,int(interval(2,4)))")],
-)
-def test_an_interval_of_fractions_for_a_whole_number_is_refused_with_the_remedy(drawn, written):
-    space = read_space({"a.n": drawn, "g": "choice(a,b)"}, {"g=a": {"b.n": drawn}}, [])
-    for name in ("a.n", "b.n"):
-        told = preflight._of_fractions(space, f"{name} is 1.5 but must be an integer >= 1; set it")
-        assert told.startswith(f"{name} is drawn") and told.endswith(f"write '{name}={written}'")
-    for other in ("a.n is 1.5 but must be a number", "a.nn is 1.5 but must be an integer", "g is a, an integer"):
-        assert preflight._of_fractions(space, other) == other

@@ -1,20 +1,17 @@
 """What is drawn for a number depends on seed, number and the trials before, never on breaks."""
 
-import math
-
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from nlu.search.pruners import PRUNER
-from nlu.search.sampling import SeededByTrial, drawing
+from nlu.search.sampling import SeededByTrial
 
-LOG = FloatDistribution(1e-4, 1e-1, log=True)
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
 
 
-def sampler(kind=optuna.samplers.RandomSampler, seed: int = 1, **more) -> SeededByTrial:
-    return SeededByTrial(lambda own: kind(seed=own), seed, **more)
+def sampler(kind=optuna.samplers.RandomSampler, seed: int = 1) -> SeededByTrial:
+    return SeededByTrial(lambda own: kind(seed=own), seed)
 
 
 def draw(study: optuna.Study, count: int) -> list[dict]:
@@ -37,33 +34,6 @@ def test_a_broken_search_draws_what_an_unbroken_one_does(kind):
         drawn += draw(study, count)
     assert drawn == unbroken
     assert len({params["x"] for params in drawn}) == 14
-
-
-def test_a_quasi_random_draw_that_a_kill_cut_off_is_drawn_again():
-    quasi_random = sampler(optuna.samplers.QMCSampler, one_sequence=True, independent=optuna.samplers.RandomSampler)
-    study, space = optuna.create_study(sampler=quasi_random), {"x": FloatDistribution(0, 1)}
-    study.add_trial(optuna.trial.create_trial(value=0.0, params={"x": 0.3}, distributions=space))
-    for number, point in enumerate([0.0, 0.5, 0.75, 0.25], start=1):
-        study._storage.create_new_trial(study._study_id)
-        for _ in range(2):
-            assert drawing(study, study.trials[number], {})("x", space["x"]) == point
-
-
-def test_the_ends_of_a_logarithmic_interval_are_drawn_as_they_are_written():
-    class AtEnds(optuna.samplers.RandomSampler):
-        """As Gaussian processes do."""
-
-        def infer_relative_search_space(self, study, trial):
-            return {"low": LOG}
-
-        def sample_relative(self, study, trial, search_space):
-            return {"low": math.exp(math.log(1e-4))}
-
-        def sample_independent(self, study, trial, param_name, param_distribution):
-            return math.exp(math.log(1e-4)) if param_name == "alone" else 0.0123
-
-    trial = optuna.create_study(sampler=sampler(AtEnds)).ask({"alone": LOG, "inner": LOG, "low": LOG})
-    assert trial.params == {"alone": 1e-4, "inner": 0.0123, "low": 1e-4} and math.exp(math.log(1e-4)) != 1e-4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nlu.search.schedulers.encoding import (
     position,
     value_at,
 )
-from nlu.search.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _seen
+from nlu.search.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _chosen, _seen
 from nlu.search.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
@@ -220,25 +220,13 @@ def searched(lengths, value, *, seed=0, budget=200, may_begin=lambda count: True
     return trials, log
 
 
-def without_signal(lr, at):
-    """The same for all trials and steps, but for noise."""
-    return 0.5 + 0.01 * math.sin(1e5 * math.log(lr) + 7 * at)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_without_a_signal_a_trial_that_trains_is_not_paused_for_an_equal_one(seed):
-    _, log = searched(LENGTHS, without_signal, seed=seed, budget=200, may_begin=lambda count: count < 12)
-    numbers, count = [], 0
-    for decision in log:
-        numbers.append(count if decision.number is None else decision.number)
-        count += decision.number is None
-    turns = [
-        at for at, decision in enumerate(log)
-        if at and decision.number not in (None, numbers[at - 1]) and log[at - 1].until < LENGTHS.end
-        and decision.why["rule"] == "model" and decision.why["chance"] < TIE
-    ]  # fmt: skip
-    tiny = [each for each in log if each.why["rule"] == "model" and each.why["chance"] < TIE]
-    assert len(tiny) > 20 and not turns
+def test_a_trial_that_trains_is_not_paused_for_one_that_is_hardly_likelier():
+    paused = [trial(0, [0.1]), replace(trial(1, [0.2]), asks=True)]
+    for ahead, chosen in ((0.5 * TIE, 1), (1.5 * TIE, 0)):
+        assert _chosen(paused, np.array([1.0, 0.9]), np.array([0.3 + ahead, 0.3])) == chosen
+    # A new trial starts a process in any case, and so does each one if none asks.
+    assert _chosen(paused, np.array([0.5, 0.9, 1.0]), np.array([0.2, 0.3, 0.3])) == 2
+    assert _chosen([trial(0, [0.1]), trial(1, [0.2])], np.array([1.0, 0.9]), np.array([0.3, 0.3])) == 0
 
 
 def height(lr, at):

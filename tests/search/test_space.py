@@ -36,7 +36,7 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
         ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: `low <= high` must hold.*; write choice"),
         (None, None, ["a=tag(log,interval(0,1))"], "`low > 0` must hold for `log=True`"),
         (None, None, ["a=range(1,1)"], "must contain at least one value"),
-        (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
+        (None, None, ["a=tag(log,range(8,18))"], "a range is never logarithmic"),
         (None, {"a": {"b": "choice(1)"}}, [], "is not a condition; write KEY=VALUE"),
         (None, {"a=1": {"b": 3}}, [], "b=3 is not a sweep"),
         ({"a": "choice(x,y)"}, {"a=z": {"b": "choice(1)"}}, [], "a is only drawn from x, y"),

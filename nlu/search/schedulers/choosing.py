@@ -8,16 +8,10 @@ from nlu.search.schedulers.scheduler import ASHA, FREEZE_THAW, Lengths, Schedule
 from nlu.search.space import Space
 
 
-def build(
-    spec: Mapping[str, Any],
-    space: Space,
-    composed: Callable[[str], str | None],
-    seed: int,
-    centers: Mapping[str, object] | None = None,
-) -> Scheduler | None:
+def build(spec: Mapping[str, Any], space: Space, composed: Callable[[str], str | None], seed: int) -> Scheduler | None:
     """Return the scheduler for a pruner (`nlu.search.resources.pruner_spec`); None for one that pauses no trial.
 
-    `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
+    `composed` returns the value of a key that is not drawn, as for `Space.draw`.
     """
     if spec["name"] == ASHA:
         return Asha.of(spec)
@@ -31,5 +25,5 @@ def build(
     encoding = Encoding({name: space.distributions(name) for name in space.names}, conditional)
     factor = spec["reduction_factor"]
     return FreezeThaw(
-        Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers, factor=factor
+        Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, space.priors, factor=factor
     )

@@ -1,7 +1,6 @@
 """A journal of an Optuna study in an object store: batches of log entries as numbered objects, by conditional puts.
 
     PREFIX/batches/0000000042.jsonl          batch 42: one line, {"id": ..., "logs": [...]}
-    PREFIX/merged-32/0000000001.jsonl        batches 32 to 63, one a line
     PREFIX/conditional-put                   shows, at each opening, that the store refuses to overwrite an object
 
 A batch gets the first free number, by a put that the store must refuse if the object exists (`If-None-Match: *`; OSS:
@@ -11,9 +10,8 @@ behind or time out, and a writer that is killed has either written its batch or 
 deleted. Each batch has a unique id. If the answer to a put is lost, the writer looks for the id, so no batch is written
 twice.
 
-The writer of the last of 32 batches also writes them as one merged object. Its content depends only on the batches, so
-any process may write it, and it may be missing. Readers prefer merged objects, so opening a journal of n batches takes
-about n / 32 requests, 32 at a time. (Former versions wrote merged-1024 too, which is not read any more.)
+Readers ask for one batch, and for twice as many while there are more, up to 32 at a time. (Former versions also merged
+batches, which is not read any more.)
 
 This implements BaseJournalBackend of Optuna, whose own journals in files and Redis use locks and counters.
 """
@@ -33,9 +31,8 @@ from nlu.storage.temporary import Pauses
 
 logger = logging.getLogger(__name__)
 
-FAN = 32
-"""the number of objects that are merged into one, and that are fetched at a time"""
-BATCHES, MERGED = "batches", "merged-32"
+AT_ONCE = 32
+"""the number of objects that are fetched at a time"""
 RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
 REQUEST_DELAYS_S = Pauses(0.2, 0.2, 1)
 """One repetition, for short failures. PatientStorage waits for longer ones, and stops waiting when a search ends."""
@@ -68,15 +65,15 @@ class ObjectJournalBackend(BaseJournalBackend):
             number = self._batch_count
             failure: Exception | None = None
             try:
-                created = self._objects.create(BATCHES, number, line)
+                created = self._objects.create(number, line)
             except Exception as error:  # the answer may be lost although the batch was written
                 created, failure = False, error
             if created:
                 self._take([line])
-                break
+                return
             # The put succeeded, and only its answer was lost.
             if identity in self._catch_up():
-                break
+                return
             # No other writer took the number, so the put failed for another reason; with a number that was taken, the
             # next one is tried at once.
             if self._batch_count == number:
@@ -85,7 +82,6 @@ class ObjectJournalBackend(BaseJournalBackend):
                     raise self._objects.error("written", failure or "it refuses a number that is free") from failure
                 logger.warning("%s: %s; trying again in %g s", self._objects.shown, failure or "conflict", delay_s)
                 time.sleep(delay_s)
-        self._merge(number + 1)
 
     def read_logs(self, log_number_from: int) -> list[dict[str, object]]:
         """Return the entries from this number on. Only new entries are fetched, unless earlier ones are requested."""
@@ -112,16 +108,6 @@ class ObjectJournalBackend(BaseJournalBackend):
             self._batch_count += 1
         return identities
 
-    def _merge(self, batch_count: int) -> None:
-        """Write the merged object that ends with the last of `batch_count` batches."""
-        if batch_count % FAN:
-            return
-        try:
-            lines = self._objects.run(BATCHES, batch_count - FAN, FAN)
-            self._objects.create(MERGED, batch_count // FAN - 1, b"".join(lines))
-        except Exception as error:  # the batches are written; without the merged object reading is only slower
-            logger.warning("%s: batches up to %d stay unmerged: %s", self._objects.shown, batch_count, error)
-
 
 class JournalObjects:
     """The objects under the prefix of a journal: written once, read in order. Each process connects by itself."""
@@ -137,53 +123,26 @@ class JournalObjects:
         except (Unreachable, Denied) as error:
             raise self.error("opened", error) from error
 
-    def create(self, kind: str, number: int, content: bytes) -> bool:
-        """Write an object; returns False, and changes nothing, if it exists."""
-        return self._store.put_new(self._path(kind, number), content)
+    def create(self, number: int, content: bytes) -> bool:
+        """Write a batch; returns False, and changes nothing, if one of this number exists."""
+        return self._store.put_new(_path(number), content)
 
     def batches(self, first: int) -> list[bytes]:
         """Return the lines of the batches from `first` up to the first that does not exist."""
         lines: list[bytes] = []
+        # Small at first, since most reads find one new batch or none.
         width = 1
         while True:
-            position = first + len(lines)
-            # Never beyond the end of a span, at which a merged object may begin.
-            width = min(width, FAN - position % FAN)
-            found = self.run(BATCHES, position, width)
-            # Asked only at the start of a span that has a first batch, so that a reader who is up to date sends one
-            # request.
-            merged = self._merged(position) if found and position % FAN == 0 else []
-            lines += merged or found
-            if not merged and len(found) < width:
-                return lines
-            # Small at first, since most reads find one new batch or none; doubled while there are more.
-            width = 1 if (first + len(lines)) % FAN == 0 else 2 * width
-
-    def _merged(self, first: int) -> list[bytes]:
-        """Return the lines of the merged objects from batch `first` on."""
-        lines: list[bytes] = []
-        width = 1
-        while True:
-            found = self.run(MERGED, (first + len(lines)) // FAN, width)
-            lines += found
-            if len(found) < width * FAN:
-                return lines
-            width = min(2 * width, FAN)
-
-    def run(self, kind: str, number: int, count: int) -> list[bytes]:
-        """Return the lines of up to `count` objects, from this number up to the first that does not exist."""
-        lines: list[bytes] = []
-        keys = [self._path(kind, number + offset) for offset in range(count)]
-        for path, content in zip(keys, self._store.get_several(keys), strict=True):
-            if isinstance(content, FileNotFoundError):
-                break
-            if isinstance(content, BaseException):
-                raise self.error("read", content) from content
-            batch = content.splitlines(keepends=True)
-            if len(batch) != (FAN if kind == MERGED else 1) or not batch[-1].endswith(b"\n"):
-                raise self._foreign(path)
-            lines += batch
-        return lines
+            paths = [_path(first + len(lines) + offset) for offset in range(width)]
+            for path, content in zip(paths, self._store.get_several(paths), strict=True):
+                if isinstance(content, FileNotFoundError):
+                    return lines
+                if isinstance(content, BaseException):
+                    raise self.error("read", content) from content
+                if content.count(b"\n") != 1 or not content.endswith(b"\n"):
+                    raise self._foreign(path)
+                lines.append(content)
+            width = min(2 * width, AT_ONCE)
 
     def parse(self, line: bytes) -> tuple[str, list[dict[str, object]]]:
         """Return the id and the entries of a batch."""
@@ -192,9 +151,6 @@ class JournalObjects:
             return batch["id"], batch["logs"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._foreign(repr(line[:40])) from error
-
-    def _path(self, kind: str, number: int) -> str:
-        return f"{kind}/{number:010d}.jsonl"
 
     def error(self, action: str, reason: object) -> UserError:
         """Return the error for a store that cannot be written, read or opened."""
@@ -210,3 +166,7 @@ class JournalObjects:
             f"storage {self.shown} holds {path}, which is not part of a journal; give the storage of each search a "
             "separate prefix"
         )
+
+
+def _path(number: int) -> str:
+    return f"batches/{number:010d}.jsonl"
