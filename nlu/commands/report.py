@@ -5,7 +5,7 @@ python -m nlu.report outputs --metric f1_macro --metric test/accuracy
 python -m nlu.report outputs --where model=textcnn --where baseline
                                             only those with this choice, and this text in their folder or note
 python -m nlu.report outputs/sweep --csv > table.csv
-python -m nlu.report --follow outputs/grid  a live table of submitted jobs until all have ended, then the report
+python -m nlu.report --follow outputs/grid  each event of submitted jobs until all have ended, then the report
 python -m nlu.report diff outputs/a outputs/b
                                             configuration, metrics, McNemar's test, and rows that only one gets right
 python -m nlu.report diff outputs/a planned.yaml
@@ -104,7 +104,6 @@ def table(arguments: Sequence[str]) -> int:
 
 
 def _follow(folders: Sequence[str]) -> None:
-    from nlu.jobs.following import Detached
     from nlu.jobs.listing import follow
     from nlu.reports.progress import progress_of
 
@@ -113,11 +112,7 @@ def _follow(folders: Sequence[str]) -> None:
             f"--follow looks after the jobs of a folder here, and {away[0]} is none; give the folder in which they "
             "were submitted"
         )
-    try:
-        follow([Path(folder) for folder in folders], progress_of)
-    except Detached:
-        # The jobs continue without this command, which ends as other commands do after Ctrl-C.
-        raise KeyboardInterrupt from None
+    follow([Path(folder) for folder in folders], progress_of)
 
 
 def diff(arguments: Sequence[str]) -> int:

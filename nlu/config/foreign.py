@@ -97,7 +97,8 @@ max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.p
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
 hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
-hydra.sweeper.enqueue hydra.sweeper.warm_start hydra.sweeper.use_defaults -> - | the first trial has the values of prior=
+hydra.sweeper.enqueue hydra.sweeper.warm_start -> - | the first trial has the values of prior=
+hydra.sweeper.use_defaults -> - | the first trial has the values of prior= in its sweeps
 hydra.sweeper.objectives hydra.sweeper.constraints -> - | a search improves trainer.major_metric only
 hydra.sweeper.gpus_per_trial -> trainer.devices=2 | a GPU for each process of a trial; CUDA_VISIBLE_DEVICES lists them
 hydra.sweeper.keep=rungs -> hydra.sweeper.keep=best | checkpoints of paused trials stay until the end
@@ -109,6 +110,7 @@ hydra.launcher.trials_per_job -> 'hydra.launcher.additional_parameters={gres: "s
 hydra.launcher.modules -> 'hydra.launcher.setup=[". /etc/profile", "module load NAME"]' | lines of shell
 hydra.launcher.container hydra.launcher.container_mounts -> 'hydra.launcher.srun_args=["--container-image=IMAGE"]'
 hydra.launcher.nodes hydra.launcher.tasks_per_node -> hydra/launcher=slurm | a job of local is one process here
+hydra.launcher.client -> - | PyODPS submits the jobs of MaxCompute
 hydra.launcher.stderr_to_stdout -> - | standard output and standard error of a job are two files
 hydra.launcher.wait -> hydra/launcher=local | or slurm, pai; launchers of other packages wait for their jobs
 hydra.launcher.before -> - | nlu.train prepares its data itself, and nlu.preprocess can be submitted first

@@ -67,7 +67,7 @@ class SharedStores:
             for file, entry in files.items():
                 path = inside(new, file, self.store.shown)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                digest = self.store.get_file(f"{name}/{manifest['folder']}/{file}", path, advance, hashed=True)
+                digest = self.store.get_file(f"{name}/{manifest['folder']}/{file}", path, advance)
                 if digest != entry["sha256"]:
                     raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
 

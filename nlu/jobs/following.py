@@ -1,35 +1,23 @@
-"""Follow jobs from their submission to their end: on a terminal with a live table, elsewhere with a line an event."""
+"""Follow jobs from their submission to their end: a line for each event."""
 
 import contextlib
-import math
 import shlex
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import ClassVar
 
 from hydra.core.utils import JobReturn
 
-from nlu.config.errors import UserError
 from nlu.config.stopping import STOPPED, Stopped
 from nlu.config.words import counted, path_text
-from nlu.display.jobs import JobRow, JobsBoard
-from nlu.jobs.queue import JobState, Look, QueuedJob, Ticket, cancel, look_at
+from nlu.display.progress import console
+from nlu.jobs.queue import JobState, Look, QueuedJob, Ticket, look_at
 
-READ_RUNS_S = 2.0
-"""how often the live table reads the tables of running jobs again"""
-LOOK_S = 0.5
-"""the longest time before Ctrl-C is answered"""
 AWAY_AFTER = 3
 """the number of failed questions in a row after which a message says that the queue does not answer"""
-
-
-class Detached(Exception):
-    """The user leaves the jobs running and does not wait for them."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +52,15 @@ class _Followed:
 
     job: QueuedJob
     name: str
-    look: Look | None = None
+    state: JobState | None = None
     end: JobEnd | None = None
-    row: JobRow = field(default_factory=JobRow)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.job.ticket.job.folder)
-
-    def last_line(self) -> str:
-        """Return the last line of its log; a line for people is not worth an error."""
-        with contextlib.suppress(OSError):
-            return " ".join(self.job.queue.log_tail(self.job.ticket))
-        return ""
-
-    def shown(self) -> JobRow:
-        """Return its row of the live table."""
-        state = self.end.word if self.end else str(self.look.state) if self.look else "submitted"
-        node, reason = (self.look.node or "", self.look.reason or "") if self.look else ("", "")
-        return replace(self.row, name=self.name, state=state, node=node, last_line=self.row.last_line or reason)
 
 
 class Follower:
-    """Follows jobs. `names` has the name of each job for the user, by token; `folder` is that of the submission."""
+    """Follows jobs. `names` has the name of each job for the user, by token; `folder` is that of the submission.
+
+    `progress_of` returns what is to be said of a folder whose job is done.
+    """
 
     _away: ClassVar[set[str]] = set()
     """the names of queues of which was said that they do not answer"""
@@ -96,44 +70,31 @@ class Follower:
         jobs: Sequence[QueuedJob],
         names: Mapping[str, str],
         folder: Path,
-        progress_of: Callable[[Path], JobRow] = lambda folder: JobRow(),
+        progress_of: Callable[[Path], str] = lambda folder: "",
     ):
         self._all = [_Followed(job, names[job.ticket.job.token]) for job in jobs]
         self._folder, self._progress_of = folder, progress_of
         self._queues = " and ".join(sorted({job.queue.name for job in jobs}))
         # The trials of a search wait side by side, each in its own thread, and the search prints their events.
         self._is_quiet = threading.current_thread() is not threading.main_thread()
-        self._interrupts = self._failures = 0
-        self._read_s = 0.0
+        self._failures = 0
 
     def run(self, when_ended: Callable[[Ticket, JobEnd], None] = lambda ticket, end: None) -> dict[str, JobEnd]:
         """Return how each job ended, by token, once all have ended; `when_ended` is called for each at once.
 
-        Raises Detached if the user presses Ctrl-C and leaves the jobs running, which is the only choice without a
-        terminal. Raises Stopped, which leaves them running too, on another signal.
+        Ctrl-C and other signals leave the jobs running, and a line says what can be done about them.
         """
         poll_s = min((one.job.queue.poll_s for one in self._all), default=0.0)
-        asked_s = -math.inf
-        with contextlib.ExitStack() as opened:
-            self._board = JobsBoard(len(self._all))
-            if not self._is_quiet:
-                opened.enter_context(self._board)
-                opened.enter_context(self._counting_interrupts())
-            try:
-                while left := self._open():
-                    if time.monotonic() - asked_s >= poll_s:
-                        self._ask(left, when_ended)
-                        asked_s = time.monotonic()
-                        continue
-                    self._draw(left)
-                    if self._interrupts:
-                        self._answer_interrupt(left)
-                        asked_s = -math.inf
-                    time.sleep(min(poll_s, LOOK_S))
-            except Stopped:
-                if left := self._open():
-                    self._board.say(left_sentence(len(left), self._folder))
-                raise
+        try:
+            while True:
+                self._ask(self._open(), when_ended)
+                if not self._open():
+                    break
+                time.sleep(poll_s)
+        except (Stopped, KeyboardInterrupt):
+            if left := self._open():
+                _say(left_sentence(len(left), self._folder))
+            raise
         return {one.job.ticket.job.token: one.end for one in self._all if one.end}
 
     def _open(self) -> list[_Followed]:
@@ -157,77 +118,37 @@ class Follower:
         elif self._failures == AWAY_AFTER and self._queues not in self._away:
             # Of the threads of a search only one says so.
             self._away.add(self._queues)
-            self._board.say(f"nlu: {self._queues} does not answer ({failure}); nlu keeps asking for its jobs")
+            _say(f"nlu: {self._queues} does not answer ({failure}); nlu keeps asking for its jobs")
 
     def _see(self, one: _Followed, look: Look, when_ended: Callable[[Ticket, JobEnd], None]) -> None:
-        before, one.look = one.look, look
+        before, one.state = one.state, look.state
         if look.state.is_final:
             # Fetched before the end is shown: a job whose result cannot be read yet is asked for again.
             one.end = JobEnd(look, one.job.queue.outcome(one.job.ticket))
             when_ended(one.job.ticket, one.end)
             if not self._is_quiet:
-                self._board.say(self._end_line(one, one.end), style=None if one.end.word == "done" else "red")
-        elif not self._is_quiet and (before is None or before.state != look.state):
+                _say(self._end_line(one, one.end), style=None if one.end.word == "done" else "red")
+        elif not self._is_quiet and before != look.state:
             where, why = f" on {look.node}" if look.node else "", f" ({look.reason})" if look.reason else ""
-            self._board.event(f"{one.name}: {look.state}{where}{why}, {one.job.queue.name} {one.job.ticket.id}")
+            _say(f"{one.name}: {look.state}{where}{why}, {one.job.queue.name} {one.job.ticket.id}")
 
     def _end_line(self, one: _Followed, end: JobEnd) -> str:
-        line, log = f"{one.name}: {end.word}", f"; its log: {one.job.ticket.log}" if one.job.ticket.log else ""
-        if end.word != "done":
-            is_cancelled = end.look.state == JobState.CANCELLED
-            said = end.look.reason or ("" if is_cancelled else one.last_line())
-            return f"{line}{f': {said}' if said else ''}{log}"
-        row = self._progress_of(one.folder)
-        # The end of a stage, whose last line says how to continue (`trainer.stop_after`).
-        if row.is_unfinished:
-            return f"{line}, {row.last_line}{log}"
-        # Jobs of other commands, such as nlu.preprocess, leave only a log.
-        return f"{line}, best {row.best}" if row.best else f"{line}{log}"
+        ticket, line = one.job.ticket, f"{one.name}: {end.word}"
+        log = f"; its log: {ticket.log}" if ticket.log else ""
+        if end.word == "done":
+            # Jobs of other commands, such as nlu.preprocess, leave only a log.
+            said = self._progress_of(Path(ticket.job.folder))
+            return f"{line}, {said}" if said else f"{line}{log}"
+        said = end.look.reason or ""
+        if not said and end.look.state != JobState.CANCELLED:
+            # A line for people is not worth an error.
+            with contextlib.suppress(OSError):
+                said = " ".join(one.job.queue.log_tail(ticket))
+        return f"{line}{f': {said}' if said else ''}{log}"
 
-    def _draw(self, left: Sequence[_Followed]) -> None:
-        if self._is_quiet or not self._board.is_live:
-            return
-        if time.monotonic() - self._read_s > READ_RUNS_S:
-            for one in left:
-                if one.look is not None and one.look.state == JobState.RUNNING:
-                    row = self._progress_of(one.folder)
-                    one.row = replace(row, last_line=row.last_line or one.last_line())
-            self._read_s = time.monotonic()
-        self._board.draw([one.shown() for one in self._all])
 
-    @contextlib.contextmanager
-    def _counting_interrupts(self) -> Iterator[None]:
-        """Count Ctrl-C, to ask what it means between two looks. The second one while a question is open ends."""
-
-        def count(number: int, frame: FrameType | None) -> None:
-            # Only counted: a question within a handler could interrupt a write of the table.
-            self._interrupts += 1
-            if self._interrupts > 1:
-                raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGINT, count)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def _answer_interrupt(self, left: Sequence[_Followed]) -> None:
-        jobs, has = counted(len(left), "job"), "has" if len(left) == 1 else "have"
-        answers = {"c": "cancel them", "l": "leave them", "g": "go on"}
-        match self._board.choose(f"{jobs} {has} not ended", answers):
-            case "g":
-                self._interrupts = 0
-            case "c":
-                self._board.say(f"cancelling {jobs}")
-                try:
-                    # The next Ctrl-C ends this command at once.
-                    cancel(one.job for one in left)
-                except (OSError, UserError) as error:
-                    self._board.say(f"{error}; jobs may continue; Ctrl-C asks again")
-                    self._interrupts = 0
-            case _:
-                self._board.say(left_sentence(len(left), self._folder))
-                raise Detached
+def _say(text: str, style: str | None = None) -> None:
+    console().print(text, style=style, soft_wrap=True)
 
 
 def left_sentence(count: int, folder: Path) -> str:

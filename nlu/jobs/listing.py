@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
-from nlu.display.jobs import JobRow
 from nlu.jobs.following import Follower, JobEnd
 from nlu.jobs.queue import JobState, Queue, QueueContext, QueuedJob, cancel, look_at, open_queue
 from nlu.jobs.submissions import Submissions, Submitted, submissions_below
@@ -155,11 +154,10 @@ def cancel_jobs(folder: Path, numbers: Collection[int]) -> None:
     cancel(queued(one for one in found if one[1].job.number in numbers and one[1].ended is None))
 
 
-def follow(folders: Sequence[Path], progress_of: Callable[[Path], JobRow] = lambda folder: JobRow()) -> None:
+def follow(folders: Sequence[Path], progress_of: Callable[[Path], str] = lambda folder: "") -> None:
     """Follow all jobs of these folders until they have ended. Runs of jobs that ended before are only fetched.
 
-    The command that submitted the jobs can still collect them. Raises UserError if nothing was submitted there, and
-    Detached if the user leaves the jobs running.
+    The command that submitted the jobs can still collect them. Raises UserError if nothing was submitted there.
     """
     with answered():
         rows = listed(latest([record for folder in folders for record in records_of(folder)]))

@@ -21,7 +21,6 @@ from nlu.runs.mirrored import KEY, OUTBOX, TRIES, Note, Version, bring, has_begu
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import (
     FOLDER,
-    FORMER,
     SAVES,
     MirrorUnavailable,
     Pointer,
@@ -124,8 +123,7 @@ class Mirror:
     def _require_fit(self, there: Pointer | None, may_hold_a_run: bool) -> None:
         """Raise UserError before the mirror is taken, so that it leaves no trace there."""
         if there is None:
-            own = (f"{FOLDER}/", f"{FORMER}/")
-            if strange := [key for key in self.store.list() if not key.startswith(own)]:
+            if strange := [key for key in self.store.list() if not key.startswith(f"{FOLDER}/")]:
                 raise UserError(
                     f"{KEY} is {self.store.shown}, which holds {strange[0]} but not a mirror; choose another"
                 )

@@ -19,7 +19,7 @@ from nlu.storage.cache import cache_dir, text_digest, unwritable
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore
-from nlu.storage.pointer import AT_ONCE, FOLDER, FORMER, Pointers, Stored, fetch
+from nlu.storage.pointer import AT_ONCE, FOLDER, Pointers, Stored, fetch
 from nlu.storage.refusals import Changed
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
@@ -127,15 +127,14 @@ def _files(store: ObjectStore) -> Mapping[str, tuple[Stored, str]]:
         # What is in a mirror counts if its pointer names it.
         if not key.startswith(tuple(mirrors)):
             inside(Path(), key, store.shown)
-            found[key] = Stored(key, info.size or 0, None), repr((info.size, info.etag, info.modified_s))
+            found[key] = Stored(key, info.size or 0, ""), repr((info.size, info.etag, info.modified_s))
     # A request or two for each mirror, so folders of many runs are read in threads.
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for top, files in zip(mirrors, pool.map(lambda top: _newest(store, top, mirrors[top]), mirrors), strict=True):
             for place, file in files.items():
                 # For its error: a pointer must not name a path outside the copy.
                 inside(Path(), top + place, store.shown)
-                version = file.sha256 or repr(listed.get(top + file.key))
-                found[top + place] = Stored(top + file.key, file.size, file.sha256), version
+                found[top + place] = Stored(top + file.key, file.size, file.sha256), file.sha256
     return {name: (file, hashlib.sha256(text.encode()).hexdigest()[:16]) for name, (file, text) in found.items()}
 
 
@@ -147,9 +146,6 @@ def _newest(store: ObjectStore, top: str, pointers: Sequence[str]) -> Mapping[st
 
 
 def _mirror_of(key: str) -> str | None:
-    """Return the mirror whose pointer or record of the version before has this key; "" or a path with a slash."""
-    for folder in (f"/{FOLDER}/", f"/{FORMER}/"):
-        top, is_there, _ = f"/{key}".partition(folder)
-        if is_there:
-            return f"{top}/"[1:]
-    return None
+    """Return the mirror whose pointer has this key; "" or a path with a slash."""
+    top, is_there, _ = f"/{key}".partition(f"/{FOLDER}/")
+    return f"{top}/"[1:] if is_there else None

@@ -59,8 +59,8 @@ class ObjectStore:
         """Return an object. Raises FileNotFoundError if it does not exist."""
         return access.read_all(self._place(key), **self._asking)
 
-    def get_file(self, key: str, path: Path, advance: Advance = no_progress, *, hashed: bool = False) -> str | None:
-        """Download an object to a file, atomically; with `hashed` returns its sha256.
+    def get_file(self, key: str, path: Path, advance: Advance = no_progress) -> str:
+        """Download an object to a file, atomically; returns its sha256.
 
         Raises FileNotFoundError if it does not exist, Changed if it is replaced meanwhile.
         """
@@ -70,7 +70,7 @@ class ObjectStore:
             raise FileNotFoundError(f"{self.shown}/{key}")
         # The file is new on this machine, so it does not get the object's time of modification.
         parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
-        return read_digest(path) if hashed else None
+        return read_digest(path)
 
     def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
         """Return objects, requested concurrently; in the place of one that cannot be read, the error."""

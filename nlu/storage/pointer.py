@@ -17,7 +17,7 @@ the file again, and the deletion harms nobody even if it is carried out hours la
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -30,8 +30,8 @@ from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import Pauses
 from nlu.storage.writers import may_follow, own_writer
 
-FOLDER, SAVES, FORMER = ".pointer", ".saves", ".ledger"
-"""pointers; files until a run has ended; the records of the version before, which names files too"""
+FOLDER, SAVES = ".pointer", ".saves"
+"""pointers; files until a run has ended"""
 PROOF = f"{FOLDER}/conditional-put"
 KEPT = 3
 """pointers that are kept, for readers that have just listed them"""
@@ -55,8 +55,8 @@ class Stored:
     key: str
     size: int
     """in bytes"""
-    sha256: str | None
-    """None in mirrors of the version before, of files outside of checkpoints"""
+    sha256: str
+    """empty of a file that no mirror keeps, which may have any content"""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Pointers:
         number = max(map(_number, listed), default=0) or self._highest()
         for pause_s in (*AGAIN_S, None):
             if not number:
-                return self._former()
+                return None
             if (found := self._read(number)) is not None:
                 return found
             # Its writer has put later ones since, and deleted it.
@@ -117,25 +117,12 @@ class Pointers:
             self._store.prove_conditional_put(PROOF)
         elif not (force or seen.released or may_follow(self.writer, seen.writer)):
             raise self._refusal(seen.writer)
-        if seen is not None and not seen.number and not self._keep_out_former(seen):
-            return False
         self.last = seen
         try:
             self.put(save=seen and seen.save, released=False)
         except TakenOver:
             return False
         return True
-
-    def _keep_out_former(self, seen: Pointer) -> bool:
-        """Claim the records of the version before: a process of it that is alive or wakes up finds that, and ends.
-
-        Returns False if the newest one is not `seen` any more.
-        """
-        number = max(map(_number, self._store.list(FORMER)), default=0)
-        newest = json.loads(self._store.get(_key(number, FORMER)))
-        claim = {**newest, "id": uuid.uuid4().hex, "kind": "claim", "claim": number + 1, "holder": self.writer}
-        content = json.dumps(claim, ensure_ascii=False).encode()
-        return newest["id"] == seen.id and self._store.put_new(_key(number + 1, FORMER), content)
 
     def put(self, **changed: Any) -> Pointer:
         """Put the next pointer, with what changes in it. Raises TakenOver if another process has put one."""
@@ -189,16 +176,13 @@ class Pointers:
         return max(map(_number, self._store.list(FOLDER)), default=0)
 
     def _read(self, number: int) -> Pointer | None:
-        return self._parsed(_key(number), _pointer)
-
-    def _parsed(self, key: str, parse: Callable[[Any], Pointer]) -> Pointer | None:
         try:
-            return parse(json.loads(self._store.get(key)))
+            return _pointer(json.loads(self._store.get(_key(number))))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self._store.shown}/{key} does not say what the folder holds; choose another "
+                f"{self._store.shown}/{_key(number)} does not say what the folder holds; choose another "
                 f"{self._store.reference.what}"
             ) from error
 
@@ -209,11 +193,6 @@ class Pointers:
             "gone for good, add --take to the same command"
         )
 
-    def _former(self) -> Pointer | None:
-        """Return what the newest record of the version before says, as a pointer with number 0."""
-        number = max(map(_number, self._store.list(FORMER)), default=0)
-        return self._parsed(_key(number, FORMER), _from_record) if number else None
-
 
 def fetch(store: ObjectStore, files: Mapping[Path, Stored]) -> None:
     """Download files, several at once, each complete or not at all.
@@ -223,8 +202,8 @@ def fetch(store: ObjectStore, files: Mapping[Path, Stored]) -> None:
 
     def one(path: Path, file: Stored) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest = store.get_file(file.key, path, advance, hashed=file.sha256 is not None)
-        if digest != file.sha256:
+        digest = store.get_file(file.key, path, advance)
+        if file.sha256 and digest != file.sha256:
             path.unlink()
             raise UserError(
                 f"{store.shown}/{file.key} is damaged: its sha256 is {digest}, not {file.sha256}; restore that object, "
@@ -242,19 +221,8 @@ def _pointer(found: Mapping[str, Any]) -> Pointer:
     return Pointer(**{**known, "files": files, "gone": tuple(known["gone"])})
 
 
-def _from_record(found: Mapping[str, Any]) -> Pointer:
-    content = found["content"]
-    files = {
-        entry.get("named", entry["place"]): Stored(key, entry["size"], entry["sha256"])
-        for key, entry in content.get("fixed", {}).items()
-    }
-    files |= {place: Stored(place, size, None) for place, size in content.get("loose", {}).items()}
-    ended, released = content.get("ended", False), found["kind"] == "release"
-    return Pointer(0, found["id"], found["holder"], content.get("id"), files, ended, released)
-
-
-def _key(number: int, folder: str = FOLDER) -> str:
-    return f"{folder}/{number:010d}.json"
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:010d}.json"
 
 
 def _number(key: str) -> int:

@@ -19,7 +19,6 @@ from rich.console import Console, Group
 from nlu.display import (
     canvas,
     comparison,
-    jobs,
     progress,
     results,
     scores,
@@ -274,27 +273,12 @@ def print_search(folder: Path) -> None:
     trials.write_trials(folder / "search.tsv", whole)
     print((folder / "search.tsv").read_text())
 
-    goals = with_goals(whole)
-    trials.print_trials(replace(goals, params=[]))
-    trials.print_trials(replace(goals, params=[], trials=goals.trials[3:4], best=[]))
-    trials.write_trials(folder / "goals.tsv", goals)
-    print((folder / "goals.tsv").read_text())
-
 
 def print_surveys(folder: Path) -> None:
     survey_tables.print_survey(a_survey())
     survey_tables.print_survey(a_bare_survey())
     many = of_set(99, labels={f"label {number}": 100 - number for number in range(31)})
     survey_tables.print_survey({**a_bare_survey(), "sets": {"all": many}})
-
-
-def print_jobs(folder: Path) -> None:
-    console = Console(width=90, color_system=None)
-    rows = [jobs.JobRow("job 0 (seed=1)", "running", "n1", 1234.5, "dev accuracy 0.9123", "train 40/100 " + "x" * 90),
-            jobs.JobRow("job 1 (seed=2)", "waiting", last_line="Resources")]  # fmt: skip
-    with console.capture() as capture:
-        console.print(jobs.table_of_jobs(rows))
-    print(capture.get())
 
 
 def print_progress(folder: Path) -> None:
@@ -322,7 +306,7 @@ def print_progress(folder: Path) -> None:
 
 PRINTED: dict[str, Callable[[Path], None]] = {
     "results": print_results, "scores": print_scores, "search": print_search, "surveys": print_surveys,
-    "jobs": print_jobs, "progress": print_progress,
+    "progress": print_progress,
 }  # fmt: skip
 
 
@@ -341,11 +325,8 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
     whole, none = a_search(maximize=True), a_search(maximize=True)
     none.trials[:] = [replace(none.trials[3], params={"a": math.nan, "pooling.kind": 3})]
     figure = canvas.new_figure()[0]
-    search.write_search_page(
-        tmp_path / "search.html", whole, dict.fromkeys(list(search.TITLES)[1:], figure), "train a&b"
-    )
+    search.write_search_page(tmp_path / "search.html", whole, dict.fromkeys(search.TITLES, figure), "train a&b")
     search.write_search_page(tmp_path / "no search.html", none, {}, None)
-    search.write_search_page(tmp_path / "search with goals.html", with_goals(whole), {"front": figure}, None)
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.display.jobs import JobsBoard
-from nlu.jobs import local as local_queue
-from nlu.jobs.following import Detached, Follower, JobEnd
+from nlu.jobs.following import Follower, JobEnd
 from nlu.jobs.local import LocalQueue
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, QueuedJob
 from nlu.jobs.submissions import new_tokens
@@ -55,11 +53,9 @@ def follow(tmp_path, monkeypatch):
         queue.failures, queue.ctrl_c = failures, ctrl_c
         (token,) = new_tokens(1)
         tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
-        before = signal.getsignal(signal.SIGINT)
         try:
             return Follower([QueuedJob(queue, ticket) for ticket in tickets], {token: "job 1"}, tmp_path).run()[token]
         finally:
-            assert signal.getsignal(signal.SIGINT) is before
             LocalQueue.cancel(queue, tickets)
 
     return ended
@@ -72,15 +68,10 @@ def test_the_result_of_a_job_is_requested_until_the_queue_answers(follow, capfd)
     assert "job 1: failed" in said
 
 
-def test_ctrl_c_asks_each_time_and_offers_to_leave_the_jobs(follow, capfd, monkeypatch):
-    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
-    asked, given = [], iter(["g", "c", "l"])
-    monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))
-    assert follow(sleep, failures=0, ctrl_c=2).word == "lost"
-    with pytest.raises(Detached):
+def test_ctrl_c_leaves_the_jobs_and_says_how_to_cancel_them(follow, capfd):
+    with pytest.raises(KeyboardInterrupt):
         follow(sleep, failures=0, ctrl_c=1)
-    said = capfd.readouterr().err
-    assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job continues; " in said
+    assert "1 job continues; python -m nlu.report --follow" in capfd.readouterr().err
 
 
 def job_return(status: JobStatus, value: object) -> JobReturn:

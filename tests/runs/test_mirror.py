@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import shutil
 import signal
@@ -159,39 +158,6 @@ def test_a_kill_at_some_instants_of_sending_loses_nothing(
     instants = written_by(run, tmp_path / "here", monkeypatch)
     chosen = instants[1 :: max(1, len(instants) // count)]
     assert_continues_from(chosen, run, tmp_path, url, digests(tmp_path / "here"))
-
-
-def as_the_version_before_wrote_it(url: str) -> None:
-    """Rewrite a mirror: checkpoints under keys with their step, other files under their paths, and a record."""
-    store, fixed, loose = ObjectStore(url, "mirror"), {}, {}
-    newest = Pointers(store).newest()
-    assert newest is not None
-    for place, file in newest.files.items():
-        if "model" in place or "state.json" in place or "/last/" in place or "/best-" in place:
-            key = place.replace("/last/", "/last-3/").replace("/best-1/", "/best-step-3/")
-            fixed[key] = {"size": file.size, "sha256": file.sha256, "place": place, "named": place}
-        else:
-            key, loose[place] = place, file.size
-        store.put(key, store.get(file.key))
-    for key in [*store.list(".pointer"), *store.list(".saves")]:
-        store.delete(key)
-    content = {"id": newest.save, "fixed": fixed, "loose": loose, "ended": False}
-    record = {"id": "x", "kind": "release", "claim": 1, "holder": {}, "content": content}
-    store.put(".ledger/0000000002.json", json.dumps(record).encode())
-
-
-def test_a_mirror_of_the_version_before_continues_to_the_same_bytes(run: Run, tmp_path: Path, url: str) -> None:
-    run(tmp_path / "whole", kept=False)
-    with killed_in_backward(4):
-        run(tmp_path / "here")
-    as_the_version_before_wrote_it(url)
-    read_early = locate(url).checkpoint / "model.safetensors"
-    assert read_early.read_bytes() == (tmp_path / "here/checkpoints/best-1/model.safetensors").read_bytes()
-    run(tmp_path / "there", "resume=auto")
-    assert digests(tmp_path / "there") == digests(tmp_path / "whole")
-    claim = json.loads(objects(url)[".ledger/0000000003.json"])
-    assert claim["kind"] == "claim" and claim["holder"]["pid"] == os.getpid(), "one that wakes up finds its successor"
-    assert not any("last-3" in key or "best-step" in key or ".saves" in key for key in objects(url))
 
 
 def test_training_continues_while_the_store_is_unreachable(

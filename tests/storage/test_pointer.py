@@ -40,7 +40,7 @@ def save(pointers: Pointers, name: str) -> Pointer:
     before, key = pointers.last, f".saves/{pointers.writer['id']}/{name}"
     pointers._store.put(key, name.encode())
     assert before is not None
-    pointers.put(save=name, files={"log.txt": Stored(key, len(name), None)})
+    pointers.put(save=name, files={"log.txt": Stored(key, len(name), "")})
     pointers.clean(before)
     return before
 

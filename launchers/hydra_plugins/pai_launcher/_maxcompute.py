@@ -1,4 +1,4 @@
-"""PAI commands of a MaxCompute project, by PyODPS (read in 0.13.2) or, with client=odpscmd, by that client.
+"""PAI commands of a MaxCompute project, by PyODPS (read in 0.13.2).
 
 A command cannot have a name or tags. So an instance carries the token of its submission in its parameters, which are
 read from the source of every instance that this user has started within a day.
@@ -16,12 +16,11 @@ from nlu.jobs.queue import Job, JobState, Look, QueueContext
 from nlu.storage.tables import client_of, is_table
 from nlu.storage.writers import JOB_VARIABLE
 
-from . import _odpscmd as odpscmd
 from ._code import CodePackage
 from ._command import ENTRY, parameters, token_in, value_of
 from ._queue import PaiQueue
 from ._requests import Credentials, RequestRefused, import_or_say
-from ._settings import ODPSCMD, PREFIX, PaiSettings, region_endpoint, store_environment
+from ._settings import PaiSettings, region_endpoint, store_environment
 
 PACKAGE = "pyodps"
 XFLOW_PROJECT = "algo_public"
@@ -44,8 +43,6 @@ class MaxComputeQueue(PaiQueue):
 
     def __init__(self, settings: PaiSettings, keys: Credentials, context: QueueContext):
         import_or_say("odps", PACKAGE, "backend=maxcompute")
-        if settings.client == ODPSCMD:
-            odpscmd.require(f"{PREFIX}.client")
         super().__init__(settings, keys, context)
         self._tokens: dict[str, str] = {}
         """of each instance whose source was read"""
@@ -64,9 +61,6 @@ class MaxComputeQueue(PaiQueue):
         priority = None if settings.priority is None else HIGHEST - settings.priority
         given = self.parameters_of(job, arguments, code)
         hints = {GPU_LABEL: f"LABEL:{settings.gpu_type}:OPER_EQUAL"} if settings.gpu_type else {}
-        if settings.client == ODPSCMD:
-            command = odpscmd.pai_command(settings.framework_version, XFLOW_PROJECT, given, priority, hints)
-            return odpscmd.submit(command, str(settings.project), region_endpoint(settings), self._keys)
         return self._once(
             f"submitting job {job.number}",
             lambda odps: (

@@ -13,14 +13,13 @@ from nlu.config.variables import ENDPOINT, PLACE, name_of
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"
-PYODPS, ODPSCMD = "pyodps", "odpscmd"
 RANGES: dict[str, tuple[float, float]] = {
     "workers": (1, 1000), "gpus": (0, 16), "cpus": (0.1, 1000), "memory_gb": (0.1, 10_000), "priority": (1, 9),
     "max_minutes": (0, 60 * 24 * 365),
 }  # fmt: skip
 REQUIRED = {DLC: ("region", "workspace", "image", "oss_folder"), MAXCOMPUTE: ("region", "project", "oss_folder")}
 OTHERS_OF = {
-    DLC: ("project", "tables", "client"),
+    DLC: ("project", "tables"),
     MAXCOMPUTE: ("workspace", "image", "instance_type", "resource_quota", "max_minutes", "mounts", "work_folder"),
 }
 """the keys that a backend does not use"""
@@ -56,7 +55,6 @@ class PaiSettings:
     max_minutes: int = 0
     tables: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    client: str = PYODPS
 
 
 def settings_of(values: Mapping[str, Any]) -> PaiSettings:
@@ -78,8 +76,6 @@ def setting_problems(settings: PaiSettings) -> Iterator[str]:
     """Yield everything that is wrong with the settings, except for missing keys."""
     if settings.backend not in (DLC, MAXCOMPUTE):
         yield f"{PREFIX}.backend is {settings.backend}, but must be {DLC} or {MAXCOMPUTE}"
-    if settings.client not in (PYODPS, ODPSCMD):
-        yield f"{PREFIX}.client is {settings.client}, but must be {PYODPS} or {ODPSCMD}"
     for name, (low, high) in RANGES.items():
         value = getattr(settings, name)
         if value is not None and not low <= value <= high:
@@ -131,7 +127,7 @@ def _mount_problems(settings: PaiSettings) -> Iterator[str]:
 
 def _backend_problems(settings: PaiSettings) -> Iterator[str]:
     for name in OTHERS_OF.get(settings.backend, ()):
-        if getattr(settings, name) not in (None, 0, [], PYODPS):
+        if getattr(settings, name) not in (None, 0, []):
             yield (
                 f"{PREFIX}.{name} is set, but backend={settings.backend} does not use it; leave it out, or choose "
                 f"the other backend"

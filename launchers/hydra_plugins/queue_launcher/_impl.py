@@ -18,7 +18,7 @@ from nlu.config.plugins import find_plugins
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.words import counted
-from nlu.jobs.following import Detached, Follower, JobEnd, left_sentence
+from nlu.jobs.following import Follower, JobEnd, left_sentence
 from nlu.jobs.listing import Listed, answered, latest, listed, queued, recover
 from nlu.jobs.local import this_machine
 from nlu.jobs.queue import (
@@ -134,10 +134,7 @@ class Launch:
 
     def _follow(self, jobs: Sequence[QueuedJob]) -> list[JobReturn]:
         names = {job.ticket.job.token: self._name(job.ticket.job) for job in jobs}
-        try:
-            found = Follower(jobs, names, self.folder, progress_of).run(self._note_end)
-        except Detached:
-            raise KeyboardInterrupt from None
+        found = Follower(jobs, names, self.folder, progress_of).run(self._note_end)
         return [self._returned(job.ticket, found[job.ticket.job.token]) for job in jobs]
 
     def _count_open(self, jobs: Sequence[QueuedJob]) -> int:
