@@ -135,7 +135,7 @@ class Search:
         end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
 
     def _loop(self) -> None:
-        while stopping.received() is None and not self.is_over:
+        while not self._ends:
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
@@ -155,6 +155,10 @@ class Search:
         """Whether a user has ended the search for good."""
         return OVER in self.plan.study.user_attrs
 
+    @property
+    def _ends(self) -> bool:
+        return stopping.received() is not None or self.is_over
+
     def _remaining(self) -> int:
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
@@ -162,7 +166,7 @@ class Search:
 
     def _fill(self) -> None:
         slots = self.plan.slots
-        while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
+        while len(self.running) < slots.count and not self._ends and (number := self._next()) is not None:
             if not self._start(number):
                 # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
                 self.waiting.insert(0, number)

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import optuna
@@ -172,8 +173,7 @@ def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) 
         Gpus(visible_gpus()).require(max((need.gpus for need in needs), default=0))
     if not problems:
         with _adding_to(found):
-            given = settings["direction"]
-            metric, direction = preflight.metric_of(configs, given) if configs else ("value", given or "minimize")
+            metric, direction = preflight.metric_of(configs, settings["direction"])
         with _adding_to(found):
             seed, sampler = _sampler(asked, base)
     if found:

@@ -33,10 +33,12 @@ Direction = Literal["minimize", "maximize"]
 
 
 def metric_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> tuple[str, Direction]:
-    """Return the metric of the trials, and its direction.
+    """Return the metric of the trials, and its direction; of another program, without configurations, the one `asked`.
 
     Raises UserError if `asked` is another direction, or if trials have different metrics.
     """
+    if not configs:
+        return "value", "maximize" if asked == "maximize" else "minimize"
     found: dict[str, Direction] = {}
     for config in configs:
         task = facts_of(config["task"]["_target_"])

@@ -71,12 +71,12 @@ def end_search(folder: Path, say: Callable[[str], None]) -> str:
 
 
 def close_open(study: Study) -> list[int]:
-    """Close the open trials of a search that a user has ended; returns their numbers."""
+    """Close the open trials of a search that a user has ended; returns the numbers of those without an outcome."""
     found = []
     for trial in study.get_trials(deepcopy=False):
         if not trial.state.is_finished():
+            found += [] if has_outcome(trial) else [trial.number]
             close(study, with_outcome(study, trial, WHY))
-            found.append(trial.number)
     return found
 
 

@@ -104,7 +104,7 @@ class World:
             return 0
         trial.begin()
         step = self.saved.get(number, 0)
-        if step and trial.pauses(step * STEP_EXAMPLES):
+        if 0 < step < LENGTH and trial.pauses(step * STEP_EXAMPLES):
             return 75
         while step < LENGTH:
             step += 1

@@ -28,7 +28,8 @@ def test_number_folder_and_job_are_one_and_n_trials_counts_what_finished(tmp_pat
 
 @pytest.mark.parametrize("pruner", first(1, ["freeze_thaw", "none"]))
 def test_the_first_trial_of_a_search_has_the_values_that_the_user_believes_in(tmp_path, pruner):
-    more = ("kind=choice(a,b)", f"hydra.sweeper.pruner={pruner}", *RUNGS.split())
+    enough = ["hydra.sweeper.max_examples=2000ex"] if pruner == "freeze_thaw" else []
+    more = ("kind=choice(a,b)", f"hydra.sweeper.pruner={pruner}", *enough, *RUNGS.split())
     search(tmp_path / "s", PRIOR, *more, "hydra.sweeper.n_trials=1")
     search(tmp_path / "s", PRIOR, *more, "hydra.sweeper.n_trials=3")
     drawn = [trial.params["lr"] for trial in trials(tmp_path / "s")]
