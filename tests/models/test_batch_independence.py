@@ -183,20 +183,3 @@ def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, sprea
         found.append(examples.logits(model, batch_size))
     for other in found[1:]:
         assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
-
-
-@pytest.mark.parametrize("in_bf16", [False, True])
-def test_gradients_depend_on_the_number_of_threads_by_rounding_only_and_repeat(corpus, spread, threads, in_bf16):
-    # Sums over the rows of a batch, as in the gradients of weights, are divided among threads.
-    model, batch = spread(task_model(bert(**SMALL), "single", 3)), corpus("single", lengths_of(4)).batch()
-    found = []
-    for count in (1, 2, 2):
-        threads(count)
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
-            model(batch).square().sum().backward()
-        found.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
-    one, two, again = found
-    for name, gradient in two.items():
-        assert torch.equal(gradient, again[name]), name
-        assert (gradient - one[name]).norm() <= (3e-2 if in_bf16 else 1e-5) * gradient.norm() + 1e-12, name

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -19,6 +20,7 @@ COUNTS = (1, 2, 3, 5, 7, 9, 15, 16, 17, 22, 31, 33, 46, 64, 65, 100, 128, 200, 2
 LENGTHS = [2, 3, 5, 8, 9, 13, 17, 17, 25, 25, 31, 40, 55]
 
 
+@pytest.mark.thorough
 def test_layers_and_a_model_have_the_same_bits_alone_and_among_others_with_avx2() -> None:
     code = "from tests.models.test_bits import differing\nprint(*differing(), sep='\\n')"
     environment = os.environ | {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "OMP_NUM_THREADS": "2"}

@@ -10,7 +10,7 @@ from nlu.config.errors import UserError
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.encoders.re2 import Re2
 from nlu.models.formats.pretrained import Pretrained
-from tests.models.parts import ENCODERS, VOCAB_SIZE, bert
+from tests.models.parts import ENCODERS, VOCAB_SIZE
 
 LENGTHS = [2, 3, 7, 7, 30]
 
@@ -22,28 +22,6 @@ def encoder(request, spread, tmp_path) -> Any:
 
 def encode(encoder: Any, batch: Any, **asked: bool) -> Encoded:
     return encoder.encode(encoder.embed(batch), batch, **asked)
-
-
-def test_outputs_that_are_not_requested_are_none(encoder: Encoder, corpus):
-    batch = corpus("single", LENGTHS).batch()
-    assert encode(encoder, batch) == Encoded(None, None)
-    tokens, pooled = encode(encoder, batch, tokens=True), encode(encoder, batch, pooled=True)
-    width = encoder.width_of("single")
-    assert tokens.pooled_SD is None and tokens.tokens_TD.shape == (sum(LENGTHS), width)
-    assert pooled.tokens_TD is None and pooled.pooled_SD.shape == (len(LENGTHS), width)
-
-
-def test_both_outputs_together_equal_each_computed_separately(encoder: Encoder, corpus):
-    batch = corpus("single", LENGTHS).batch()
-    both = encode(encoder, batch, tokens=True, pooled=True)
-    torch.testing.assert_close(both.tokens_TD, encode(encoder, batch, tokens=True).tokens_TD)
-    torch.testing.assert_close(both.pooled_SD, encode(encoder, batch, pooled=True).pooled_SD)
-
-
-def test_word_vectors_are_rows_of_the_table_of_words(encoder: Any, corpus):
-    batch = corpus("single", LENGTHS).batch()
-    name = next(name for name, _ in encoder.named_parameters() if "word_embeddings" in name)
-    assert torch.equal(encoder.embed(batch), encoder.state_dict()[name][batch.tokens_T])
 
 
 def test_a_change_of_one_word_vector_reaches_only_its_sequence(encoder: Encoder, corpus):
@@ -108,16 +86,6 @@ def test_a_former_run_gives_the_sizes_and_others_are_refused(name: str, tmp_path
     (key, value) = next(iter(changed.items()))
     with pytest.raises(UserError, match=f"model.{key} is {value}, but the pretrained weights have"):
         type(former)(VOCAB_SIZE, source, pretrained="RUN", **changed)
-
-
-def test_the_last_layer_of_bert_computes_only_first_tokens_unless_others_are_needed(corpus):
-    encoder, batch, rows = bert(), corpus("single", [9] * 20).batch(), []
-    last = encoder.encoder["layer"][1].intermediate["dense"]
-    last.register_forward_hook(lambda module, inputs, output: rows.append(len(inputs[0])))
-    for asked in ({"pooled": True}, {"tokens": True}, {"tokens": True, "pooled": True}):
-        encode(encoder, batch, **asked)
-    encode(encoder, batch)
-    assert rows == [20, 180, 180]
 
 
 @pytest.mark.gpu

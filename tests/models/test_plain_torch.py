@@ -6,7 +6,6 @@ The references are written elsewhere, so a mistake of ours cannot be in both. Dr
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import load_into, open_pretrained
-from nlu.models.layers.attention import attention_over
 from nlu.models.layers.linear import Linear, product
 from tests.models.parts import task_model
 
@@ -44,45 +42,6 @@ def test_a_linear_layer_is_torchs(rows: int, inputs: int, outputs: int) -> None:
     for found, wanted in ((x, x_exact), (ours.weight, exact.weight), (ours.bias, exact.bias)):
         assert found.grad is not None and wanted.grad is not None
         require_equal(found.grad, wanted.grad)
-
-
-def test_some_outputs_of_a_linear_layer_have_the_gradient_of_their_rows() -> None:
-    torch.manual_seed(0)
-    layer, x = Linear(20, 30), torch.randn(40, 20, requires_grad=True)
-    parts = layer(x, slice(12)), layer(x, slice(12, None))
-    found = torch.autograd.grad(sum(part.square().sum() for part in parts), [x, layer.weight, layer.bias])  # type: ignore[arg-type]
-    exact = [each.detach().double().requires_grad_() for each in (x, layer.weight, layer.bias)]
-    wanted = torch.autograd.grad(F.linear(*exact).square().sum(), exact)
-    for one, other in zip(found, wanted, strict=True):
-        require_equal(one, other)
-
-
-@pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize(("heads", "width"), [(1, 13), (3, 16), (12, 26)])
-def test_attention_is_torchs_for_each_sequence_by_itself(heads: int, width: int, first_only: bool) -> None:
-    torch.manual_seed(width)
-    qkv = torch.randn(sum(LENGTHS), 3 * heads * width, requires_grad=True)
-    exact = qkv.detach().double().requires_grad_()
-    attention = attention_over(LENGTHS, heads, torch.device("cpu"))
-    starts = torch.tensor([0, *np.cumsum(LENGTHS)[:-1]])
-    if first_only:
-        found = attention.first_token_attention(
-            qkv.index_select(0, starts)[:, : heads * width], qkv[:, heads * width :], 0.0
-        )
-    else:
-        found = attention.self_attention(qkv, 0.0)
-    rows = []
-    for of_text in exact.split(LENGTHS):
-        query, key, value = of_text.view(len(of_text), 3, heads, width).permute(1, 2, 0, 3)
-        mixed = F.scaled_dot_product_attention(query[:, :1] if first_only else query, key, value)
-        rows.append(mixed.transpose(0, 1).flatten(1))
-    wanted = torch.cat(rows)
-    towards = torch.randn(found.shape)
-    found.backward(towards)
-    wanted.backward(towards.double())
-    require_equal(found, wanted)
-    assert qkv.grad is not None and exact.grad is not None
-    require_equal(qkv.grad, exact.grad)
 
 
 @pytest.mark.parametrize("layout", ["single", "units"])

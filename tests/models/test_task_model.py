@@ -23,12 +23,6 @@ def model_of(layout: str, **changes: Any) -> TaskModel:
     return task_model(Bert(50, None, pretrained=None, **{**SIZES, **changes}), layout, 3)
 
 
-def test_logits_differ_between_examples_and_are_fp32(corpus, spread):
-    logits = torch.cat(corpus("single", [9] * 8).logits(spread(model_of("single")), 8))
-    assert logits.shape == (8, 3) and logits.dtype == torch.float32
-    assert torch.pdist(logits).min() > 0.01
-
-
 class PlainHead(torch.nn.Linear):
     """A head of a user, of torch's own layers."""
 
@@ -61,12 +55,6 @@ def test_a_head_computes_in_fp32_under_autocast(corpus, spread, encoder, layout,
         vectors = vectors[0]
     weight, bias = (parameter.detach().double().numpy() for parameter in getattr(head, "linear", head).parameters())
     np.testing.assert_allclose(logits.detach().numpy(), vectors @ weight.T + bias, rtol=1e-5, atol=1e-5)
-
-
-def test_a_tagging_batch_without_units_yields_zero_rows(corpus, spread):
-    batch = corpus("units", [3, 4]).batch()
-    batch.units_U = batch.units_U[:0]
-    assert spread(model_of("units"))(batch).shape == (0, 3)
 
 
 def test_the_head_drops_out_in_training_only(corpus, spread):

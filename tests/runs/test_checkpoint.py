@@ -211,17 +211,6 @@ def test_a_state_with_a_flipped_bit_is_refused(tmp_path: Path, part: str) -> Non
         parts(model, optimizer, average).load(last)
 
 
-def test_a_state_with_fields_of_another_version_is_refused(tmp_path: Path) -> None:
-    model, optimizer = trained_model()
-    last = tmp_path / "checkpoints" / "last"
-    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=3), {})
-    document = json.loads((last / "state.json").read_text())
-    document["state"]["window"]["another"] = 0.5
-    (last / "state.json").write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match="another"):
-        parts(model, optimizer).load(last)
-
-
 def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, str]] = []
 

@@ -1,6 +1,5 @@
 """Whose a run folder is, and what may be continued in it."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
 from nlu.runs.checkpoint import TAKEN
 from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
-from nlu.storage import locks
 from nlu.storage.settle import MARKER, mark_whole
 from tests.waits import held_elsewhere
 
@@ -40,11 +38,6 @@ def test_a_run_continues_with_another_note_and_an_older_one_with_its_first(tmp_p
     assert checkpoint_to_continue(tmp_path / "noted", CONFIG | {"resume": "auto", "note": "second"}) == last
     last = saved_run(tmp_path / "older")
     assert checkpoint_to_continue(tmp_path / "older", CONFIG | {"resume": "auto", "note": "first"}) == last
-
-
-def test_a_run_of_a_version_without_plugins_continues(tmp_path: Path) -> None:
-    last = saved_run(tmp_path)
-    assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto", "plugins": []}) == last
 
 
 def test_a_run_that_was_killed_before_its_first_save_starts_again(tmp_path: Path) -> None:
@@ -113,21 +106,6 @@ def test_the_same_command_starts_again_after_a_kill_at_its_start(tmp_path: Path)
     assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
 
 
-def test_the_same_command_starts_again_after_a_kill_before_the_first_fold(tmp_path: Path) -> None:
-    (tmp_path / "seed-1-fold-0").mkdir()
-    for left in (".lock", "seed-1-fold-0/.lock"):
-        (tmp_path / left).touch()
-    assert checkpoint_to_continue(tmp_path, CONFIG) is None
-    for left in ("log.txt", "seed-1-fold-0/log.txt"):
-        (tmp_path / left).touch()
-    assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"}) is None
-    with pytest.raises(UserError, match="exists and holds|no run"):
-        checkpoint_to_continue(tmp_path, CONFIG)
-    (tmp_path / "seed-1-fold-0" / "thesis.txt").touch()
-    with pytest.raises(UserError, match="but no run"):
-        checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"})
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"state": {"best": [{}]}}'])
 def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, content: str) -> None:
     (saved_run(tmp_path / "old") / "state.json").write_text(content)
@@ -190,44 +168,3 @@ def test_a_damaged_configuration_is_named_with_a_remedy(tmp_path: Path, content:
     with pytest.raises(UserError, match="config.yaml is damaged .*; restore it from a copy"):
         run_folder.checkpoint_to_continue(tmp_path, {"seed": 1, "resume": "auto", "trainer": {"devices": 1}})
     assert (tmp_path / "config.yaml").read_text() == content
-
-
-def test_a_process_that_waits_for_a_folder_creates_it_again_if_its_holder_removed_it(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    holder, is_waiting = hold(folder), threading.Event()
-    holder.__enter__()
-    lock = locks.hold_lock
-
-    def told(*arguments: Any, **named: Any) -> Any:
-        is_waiting.set()
-        return lock(*arguments, **named)
-
-    found: list[bool] = []
-
-    def wait_and_hold() -> None:
-        with hold(folder):
-            found.append(folder.is_dir())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locks, "hold_lock", told)
-        waiting = threading.Thread(target=wait_and_hold)
-        waiting.start()
-        is_waiting.wait()
-        holder.__exit__(None, None, None)
-        waiting.join()
-    assert found == [True] and not folder.exists()
-
-
-def test_a_state_that_does_not_fit_on_the_disk_is_reported_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved_run(tmp_path / "old")
-    (tmp_path / "new").mkdir()
-
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nlu.runs.takeover.write_json", full)
-    with pytest.raises(CheckpointError, match=r"last could not be copied to .*/new/\.taken: .*No space left on device"):
-        checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
-    assert not list((tmp_path / "new").iterdir())

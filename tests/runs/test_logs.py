@@ -34,16 +34,6 @@ def test_higher_ranks_print_nothing_and_write_separate_files(tmp_path):
     assert not (tmp_path / "log.txt").exists()
 
 
-def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_path):
-    done = run(
-        tmp_path,
-        "logging.basicConfig(level=logging.INFO); logs.set_up(folder, 0)\n"
-        "log.warning('slow'); log.debug('detail'); warnings.warn('old')",
-    )
-    slow, old = done.stderr.splitlines()
-    assert slow == "warning: slow" and re.fullmatch(r"warning: .*UserWarning: old", old)
-
-
 def test_a_trial_logs_to_its_file_from_the_start_and_the_console_works_afterwards(tmp_path):
     done = run(
         tmp_path / "run",
@@ -97,8 +87,3 @@ print(logs.end_of(folder))
     done = run(tmp_path, code)
     assert done.stdout == "End(state='stopped', reason='stopped by SIGTERM')\nNone\n"
     assert " ERROR two; a; b\n" in (tmp_path / "log.txt").read_text()
-
-
-def test_a_log_that_cannot_be_written_stays_as_it_is(tmp_path):
-    (tmp_path / "log.txt").mkdir()
-    assert (run(tmp_path, "logs.record_end(folder, 'full')").stderr) == ""

@@ -1,6 +1,5 @@
 """A run kept in an object store: its objects of any instant continue, to the same bytes, from an empty disk."""
 
-import errno
 import json
 import re
 import shutil
@@ -20,11 +19,10 @@ from nlu.inference.locate import locate
 from nlu.runs import mirror as mirrors
 from nlu.runs.logs import end_of
 from nlu.runs.mirror import Mirror
-from nlu.runs.mirrored import bring_back, versions
+from nlu.runs.mirrored import bring_back
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointer, Pointers, Stored, TakenOver
 from tests.buckets import Server
-from tests.disk import Disk, followed
 from tests.few import first
 from tests.suspending import write_state
 from tests.training.in_process import TINY, composed, killed_in_backward, start
@@ -230,36 +228,6 @@ def test_the_mirror_has_the_reason_of_a_run_and_the_log_that_of_its_mirror(
     assert "with resume=auto sends the rest" in reason_of(tmp_path / "other")
 
 
-def test_what_the_mirror_says_at_the_end_does_not_hide_why_the_run_failed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirrors, "PAUSE_S", 0.01)
-    monkeypatch.setattr(mirrors, "SAID_AFTER_S", 0.1)
-    monkeypatch.setattr(mirrors, "FAILED_WAIT_S", 0.5)
-    monkeypatch.setattr(Mirror, "_send", _never)
-    with pytest.raises(UserError, match="above trainer.max_loss"):
-        run(tmp_path / "here", "trainer.max_loss=1e-9")
-    assert "ended; waiting until all of it is in" in (tmp_path / "here/log.txt").read_text()
-    assert "above trainer.max_loss" in reason_of(tmp_path / "here")
-
-
-def test_a_disk_that_refuses_the_last_links_leaves_no_thread_and_releases_the_mirror(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*given: object, **options: object) -> list[Any]:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    mirror = Mirror(url, tmp_path)
-    mirror.open(may_hold_a_run=False)
-    (tmp_path / "config.yaml").write_text("")
-    monkeypatch.setattr(mirrors, "versions", full)
-    with pytest.raises(OSError, match="No space left"):
-        mirror.close()
-    newest = Pointers(ObjectStore(url, "mirror")).newest()
-    assert newest is not None and newest.released
-    assert not any(thread.name == "mirror" for thread in threading.enumerate())
-
-
 def reason_of(run_dir: Path) -> str:
     end = end_of(run_dir)
     return end.reason if end else ""
@@ -267,13 +235,6 @@ def reason_of(run_dir: Path) -> str:
 
 def _never(self: Mirror, snapshot: object) -> None:
     raise mirrors.Unreachable("no answer")
-
-
-def test_a_prefix_that_holds_something_else_is_refused(run: Run, tmp_path: Path, url: str) -> None:
-    ObjectStore(url, "mirror").put("thesis.txt", b"three years of work")
-    with pytest.raises(UserError, match=r"holds thesis\.txt"):
-        run(tmp_path / "here")
-    assert objects(url) == {"thesis.txt": b"three years of work"}
 
 
 def test_a_damaged_object_is_named_and_not_continued(run: Run, tmp_path: Path, url: str) -> None:
@@ -360,31 +321,6 @@ def test_weights_that_are_not_what_the_pointer_says_are_not_read(run: Run, tmp_p
         locate(url)
 
 
-def fetched_from_mirror(tmp_path: Path, url: str) -> Disk:
-    """Send the folder here to its mirror and fetch it there; returns what was done to the disk, all of it synced."""
-    sent = Mirror(url, tmp_path / "here")
-    sent.open(may_hold_a_run=False)
-    sent.close()
-    with followed() as disk:
-        fetched = Mirror(url, tmp_path / "there")
-        fetched.open(may_hold_a_run=True)
-    fetched.close()
-    disk.require_on_disk()
-    return disk
-
-
-def test_fetched_files_are_synced_before_they_are_noted_and_config_yaml_comes_last(tmp_path: Path, url: str) -> None:
-    write_state(tmp_path / "here", 3, "weights")
-    (tmp_path / "here/predictions").mkdir()
-    (tmp_path / "here/predictions/dev.jsonl").write_text("{}")
-    disk = fetched_from_mirror(tmp_path, url)
-    order = [path.relative_to(tmp_path / "there").as_posix() for path in disk.named]
-    placed = [place for place in order if not place.startswith((".mirror/", ".mirror.json"))]
-    checkpoint = {f"checkpoints/last/{name}" for name in ("COMPLETE", "model.safetensors", "state.json")}
-    assert set(placed) == {"predictions/dev.jsonl", "train.tsv", "config.yaml", *checkpoint}
-    assert placed[-2:] == ["checkpoints/last/COMPLETE", "config.yaml"] and order[-1] == ".mirror.json"
-
-
 def test_the_end_of_a_run_leaves_its_files_under_their_paths_and_touches_no_others(tmp_path: Path, url: str) -> None:
     store = ObjectStore(url, "mirror")
     write_state(tmp_path / "here", 3, "weights")
@@ -421,16 +357,3 @@ def test_a_folder_that_was_fetched_is_not_fetched_again_before_the_run_continues
     (tmp_path / "there/.mirror.json").unlink()
     with pytest.raises(UserError, match="there and s3://.* both hold a run.*move the folder away"):
         bring_back(url, tmp_path / "there")
-
-
-def test_folders_called_like_jobs_are_left_out_of_a_search_only_at_its_top(tmp_path: Path) -> None:
-    for place in ("3/log.txt", "summary/3/x.tsv", ".lock", ".jobs/x", "a.tmp", ".a.tmp", "__pycache__/x"):
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text("x")
-    (tmp_path / "link").symlink_to(tmp_path / "a.tmp")
-    for is_search, expected in (
-        (True, ["a.tmp", "summary/3/x.tsv"]),
-        (False, ["a.tmp", "3/log.txt", "summary/3/x.tsv"]),
-    ):
-        found = versions(tmp_path, tmp_path / ".mirror" / str(is_search), is_search=is_search)
-        assert [version.place for version in found] == expected

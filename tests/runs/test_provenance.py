@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -106,16 +105,6 @@ def test_a_changed_checkout_is_recorded_with_its_diff_less_secret_files(checkout
     assert described["dirty"] is True and described["diff_cut"] is False
     assert "+changed = 'mark of the change'" in described["diff"]
     assert "hidden value" not in described["diff"] and "secrets.yaml" not in described["diff"]
-
-
-@pytest.mark.thorough
-def test_a_long_diff_is_cut_between_two_lines_and_shows_no_key(checkout):
-    key = "hf_" + "a1B2" * 9
-    (checkout / "setup.cfg").write_text("".join(f"{key} {number}\n" for number in range(10_000)))
-    call(WRITE, checkout)
-    described = starts_of(checkout / "run")[0]["git"]
-    assert described["diff_cut"] is True and described["diff"].endswith("\n")
-    assert re.fullmatch(r"\+\*\*\* \d+", described["diff"].splitlines()[-1]) and key[:12] not in described["diff"]
 
 
 def test_overrides_reach_the_program_again_through_xargs(tmp_path):

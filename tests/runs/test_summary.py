@@ -2,8 +2,6 @@
 
 import math
 import random
-import subprocess
-import sys
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -57,37 +55,6 @@ def test_records_without_a_listener_are_dropped() -> None:
 def test_values_that_a_table_cannot_hold_are_refused(call, said: str) -> None:
     with summary.listening(summary.Collector()), pytest.raises(UserError, match=said):
         call()
-
-
-def test_to_import_it_imports_no_torch() -> None:
-    command = "import sys; from nlu.runs import summary; summary.scalar('a', 1.0); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", command], check=True, timeout=60)
-
-
-@pytest.mark.thorough
-def test_a_compiled_model_records_each_call_and_is_compiled_once() -> None:
-    compiled = []
-
-    def backend(graph, inputs):
-        compiled.append(graph)
-        return graph.forward
-
-    @torch.compile(backend=backend)
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        summary.scalar("y", y.mean())
-        return y + 1
-
-    forward(torch.ones(3))
-    collector = summary.Collector()
-    with summary.listening(collector):
-        forward(torch.ones(3))
-        graphs = len(compiled)
-        for factor in (2.0, 3.0, 4.0):
-            assert forward(factor * torch.ones(3)).tolist() == [2 * factor + 1] * 3
-        assert len(compiled) == graphs
-    means = collector.take()
-    assert (means["y"].value, means["y"].calls) == (5.0, 4)
 
 
 @pytest.mark.parametrize(

@@ -190,16 +190,6 @@ def test_sizes_left_open_are_those_of_the_weights_and_else_of_bert_base():
     assert Bert(VOCAB_SIZE, None, pretrained=None, layers=1).sizes["hidden_size"] == 768
 
 
-def test_heads_that_the_weights_lack_are_those_of_their_configuration():
-    bert = Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"2": [3, 0], "1": []}}), pretrained="weights")
-    assert [bert.heads_of(layer) for layer in range(3)] == [4, 4, 2]
-    assert bert.settings()["pruned_heads"] == {"2": [0, 3]}
-    with pytest.raises(UserError, match="pruned_heads names all heads of layer 0, which keeps at least one"):
-        Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"0": [0, 1, 2, 3]}}), pretrained="weights")
-    with pytest.raises(UserError, match=r"names the heads \[4\] of layer 1, but there are 3 layers of 4 heads"):
-        Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"1": [4]}}), pretrained="weights")
-
-
 def test_all_written_sizes_that_contradict_the_weights_are_listed():
     with pytest.raises(UserError) as caught:
         Bert(VOCAB_SIZE, source(CONFIG), pretrained="weights", layers=12, heads=3, activation="gelu", dropout=0.5)
@@ -208,16 +198,6 @@ def test_all_written_sizes_that_contradict_the_weights_are_listed():
         "model.heads is 3, but the pretrained weights have 4",
         "model.activation is gelu, but the pretrained weights have relu",
     ]
-
-
-def test_sizes_that_weights_do_not_show_must_be_set():
-    with pytest.raises(UserError) as caught:
-        Bert(VOCAB_SIZE, source({}), pretrained="weights", hidden_size=24, layers=3)
-    assert [problem.partition(",")[0] for problem in caught.value.problems] == [
-        "model.heads is null", "model.intermediate_size is null", "model.activation is null",
-    ]  # fmt: skip
-    written = {**OURS, "activation": "gelu"}
-    assert Bert(VOCAB_SIZE, source({}), pretrained="weights", **written).sizes["heads"] == 4
 
 
 @pytest.mark.parametrize(

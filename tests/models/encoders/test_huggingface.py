@@ -129,12 +129,6 @@ def test_queries_and_keys_explain_the_attention_of_architectures_that_show_them(
             assert (found.attention[layer][number] - expected).abs().max() < 1e-5
 
 
-def test_an_architecture_that_does_not_show_its_projections_is_refused(corpus, saved):
-    backbone, batch = load(saved("XLNet")[1]), corpus("single", [2, 7]).batch()
-    with pytest.raises(UserError, match="of the architecture xlnet, whose queries, keys and values cannot be read"):
-        backbone.encode(backbone.embed(batch), batch, inside=Inside(projections=(0,)))
-
-
 @pytest.mark.parametrize("kind", ["Bert", "ModernBert"])
 def test_in_the_deterministic_mode_its_attention_is_strict_with_the_same_gradient(corpus, saved, kind):
     encoder, batch = load(saved(kind)[1]), corpus("single", [4, 9, 9]).batch()
@@ -267,10 +261,3 @@ def test_weights_of_lower_precision_are_read_as_fp32(saved, tmp_path, dtype):
     found = load(folder).inner.state_dict()
     wanted = inner.float().state_dict()
     assert all(torch.equal(value, wanted[name]) and value.dtype == torch.float32 for name, value in found.items())
-
-
-def test_transformers_adds_no_sentences_or_bars_of_its_own(saved, capfd):
-    folder = saved("Bert", "ForMaskedLM")[1]
-    capfd.readouterr()
-    load(folder)
-    assert capfd.readouterr() == ("", "")

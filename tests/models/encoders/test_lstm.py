@@ -78,10 +78,3 @@ def test_the_texts_of_a_pair_are_read_apart_and_an_empty_one_is_zero(corpus, spr
         a, b = (read(lstm, text).max(0) if len(text) else np.zeros(12) for text in texts)
         expected.append(np.concatenate([a, b, abs(a - b), a * b]))
     np.testing.assert_allclose(pooled_of(lstm, batch), expected, atol=1e-5)
-
-
-def test_it_computes_in_fp32_under_autocast(corpus, spread):
-    lstm, batch = encoder(spread), corpus("single", LENGTHS).batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = pooled_of(lstm, batch)
-    np.testing.assert_array_equal(found, pooled_of(lstm, batch))

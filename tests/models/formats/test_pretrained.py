@@ -14,7 +14,6 @@ from torch import nn
 from nlu.config.errors import CheckpointError, DataError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
-from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import Checkpoints
@@ -113,17 +112,6 @@ def test_weights_in_several_files_are_joined_by_their_index(tmp_path, form):
         loaded(str(tmp_path))
 
 
-def test_a_file_that_is_named_is_the_one_that_is_read(tmp_path):
-    first, second = hub_tensors(1), hub_tensors(2)
-    write(tmp_path, first)
-    torch.save(second, tmp_path / "pytorch_model.bin")
-    save_file(second, tmp_path / "epoch-3.safetensors")
-    assert torch.equal(loaded(str(tmp_path))[QKV], qkv(first))
-    for name in ("pytorch_model.bin", "epoch-3.safetensors"):
-        assert torch.equal(loaded(str(tmp_path / name))[QKV], qkv(second))
-    assert torch.equal(loaded(str(tmp_path / "config.json"))[QKV], qkv(first))
-
-
 def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages):
     tensors = hub_tensors()
     del tensors["bert.encoder.layer.1.output.dense.bias"]
@@ -138,15 +126,6 @@ def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages
         "the pooler over the first token (1)",
         "WARNING   mismatched: backbone.embeddings.position_embeddings.weight is (32, 24), the model wants (64, 24)",
     ]
-
-
-def test_transformers_refuses_a_run_of_nlu(tmp_path, run):
-    transformers = pytest.importorskip("transformers")
-    run(["no", "yes"])
-    with pytest.raises(ValueError, match="nlu-bert"):
-        transformers.AutoModel.from_pretrained(tmp_path / "run/checkpoints/best-1")
-    with pytest.raises(CheckpointError, match="the model group that wrote it"):
-        HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path / "run")), pretrained="run")
 
 
 def test_weights_that_hardly_fit_the_model_are_refused(tmp_path):

@@ -1,7 +1,6 @@
 """Folders of sentence-transformers: vectors of texts are those of the library itself, or what lacks is named."""
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from nlu.config.errors import UserError
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
-from nlu.models.formats.sentence_folder import say_what_is_used
 from tests.models.parts import VOCAB_SIZE, task_model
 
 transformers = pytest.importorskip("transformers")
@@ -180,27 +178,3 @@ def test_folders_without_an_encoder_or_a_part_are_refused_by_name(folder):
     (path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
     with pytest.raises(UserError, match="model=hf cannot use: the first of its modules .* is StaticEmbedding; choose"):
         made(path)
-
-
-def test_the_run_says_what_it_follows_and_what_settles_the_rest(folder, caplog, monkeypatch):
-    logger = logging.getLogger("nlu.models.formats.sentence_folder")
-    monkeypatch.setattr(logger, "propagate", False)
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, logger=logger.name)
-    modules = "model.pooling=mean, Dense 24 to 10 (Tanh), Normalize"
-    prompts = {"query": "find: ", "document": ""}
-    path = str(folder(pooling("mean"), dense(10), normalize(), prompts=prompts))
-    source = open_pretrained(path)
-    try:
-        say_what_is_used(source, made(Path(path)).after, None, 128)
-        say_what_is_used(source, made(Path(path), pooling="first").after, "first", 32)
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert [f"{record.levelname} {record.getMessage()}" for record in caplog.records] == [
-        f"INFO sentence-transformers folder {path}: vectors of texts by {modules}",
-        "INFO   Normalize is computed where two texts are encoded apart, as by task=siamese",
-        "WARNING   texts are cut to data.max_len=128, there to 32 tokens; set data.max_len=32",
-        "INFO   its prompts are not put before texts (query 'find: '); write them into the texts of your files",
-        f"INFO sentence-transformers folder {path}: model.pooling is first, so its modules ({modules}) are not used; "
-        "model.pooling=null takes them",
-    ]

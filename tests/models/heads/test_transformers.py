@@ -137,12 +137,6 @@ def test_a_cross_encoder_of_one_output_decides_between_the_labels_0_and_1(corpus
     assert_equal(found[:, :1], torch.stack(scores(theirs, batch)).sigmoid())
 
 
-def test_a_score_does_not_choose_between_labels_of_other_names(save, tmp_path, messages):
-    save("Bert", "SequenceClassification", num_labels=1)
-    loaded(tmp_path, "single", Target(["no", "yes"]))
-    assert "it gives one score, but the data has the labels no, yes; write them as 0 and 1" in messages()[0]
-
-
 @torch.inference_mode()
 def test_a_classifier_over_the_mean_is_loaded_with_that_pooling(corpus, save, tmp_path, messages):
     names = {"id2label": dict(enumerate("abc"))}
@@ -161,13 +155,6 @@ def test_the_pooler_is_loaded_although_the_classes_are_others(save, tmp_path, me
     assert torch.equal(model.head.theirs.bert.pooler.dense.weight, theirs.bert.pooler.dense.weight)
     assert model.head.theirs.classifier.weight.abs().max() < 0.12, "it has its small random weights"
     assert "its head is not loaded: it has 3 classes, but the data has 2" in messages()[0]
-
-
-def test_an_encoder_without_such_a_classifier_has_none(save, tmp_path):
-    save("Bert", "SequenceClassification")
-    backbone = HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path)), pretrained=str(tmp_path), pooling="mean")
-    # BERT's reads the first token.
-    assert head_of_transformers(24, Target(), backbone) is None
 
 
 @torch.inference_mode()

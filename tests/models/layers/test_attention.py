@@ -1,8 +1,5 @@
 """The two ways of computing attention agree, and neither lets sequences see one another."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +7,7 @@ import torch
 from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, _drops, _without_dropout, packed_kernel
 from nlu.models.layers.dropout import dropout
-from nlu.models.layers.repeatable import repeatable, repeatable_attention
-from tests.models.parts import Watch
+from nlu.models.layers.repeatable import repeatable
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
@@ -105,28 +101,6 @@ def test_a_sequence_has_the_same_bits_by_itself_and_among_others(first_only, sco
             assert torch.equal(attend(q, kv, [length], first_only=first_only), expected)
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_scoring_and_training_compute_the_same(first_only):
-    query, key_value = inputs(LENGTHS, first_only)
-    trained = attend(query, key_value, LENGTHS, first_only=first_only)
-    with torch.inference_mode():
-        torch.testing.assert_close(attend(query, key_value, LENGTHS, first_only=first_only), trained)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize(("heads", "width"), [(9, 26), (9, 13), (5, 12), (12, 26)])
-def test_a_first_token_has_the_same_bits_whatever_the_number_and_width_of_heads(heads, width):
-    # Rows of 26 or 13 numbers begin at other addresses in every second sequence if the number of heads is odd.
-    torch.manual_seed(0)
-    lengths = [3, 5, 5, 8, 9, 13, 17, 17, 25]
-    query, key_value = torch.randn(len(lengths), heads * width), torch.randn(sum(lengths), 2 * heads * width)
-    together = attention_over(lengths, heads, CPU).first_token_attention(query, key_value, 0.0)
-    parts = zip(lengths, query.split(1), key_value.split(lengths), together.split(1), strict=True)
-    for length, one, own, expected in parts:
-        single = attention_over([length], heads, CPU).first_token_attention(one.clone(), own.clone(), 0.0)
-        assert torch.equal(single, expected)
-
-
 @torch.inference_mode()
 def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_threads(threads):
     length, width = 40, 26
@@ -168,15 +142,6 @@ def test_padding_is_ignored_even_where_it_would_weigh_most(way):
     torch.testing.assert_close(found[0], torch.full((WIDTH,), -5.0))
 
 
-def test_dropout_drops_weights_and_keeps_their_mean():
-    torch.manual_seed(0)
-    query, key_value = torch.zeros(400 * 20, WIDTH), torch.ones(400 * 20, 2 * WIDTH)
-    for way in WAYS:
-        found = attend(query, key_value, [20] * 400, dropout_p=0.5, first_only=False, way=way)
-        assert found.std() > 0.1
-        assert abs(found.mean() - 1) < 0.01
-
-
 @pytest.mark.parametrize("first_only", [False, True])
 def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_drew(first_only, monkeypatch):
     query, key_value = inputs(LENGTHS, first_only)
@@ -195,20 +160,6 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
     weights = torch.randn_like(ours)
     found, expected = (torch.autograd.grad((output * weights).sum(), [query, key_value]) for output in (ours, plain))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("first_only", [False, True])
-def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only):
-    query, key_value = (tensor.detach().bfloat16().requires_grad_() for tensor in inputs(LENGTHS, first_only))
-    ours = attend(query, key_value, LENGTHS, first_only=first_only)
-    assert ours.dtype == torch.bfloat16
-    wide = [tensor.detach().float().requires_grad_() for tensor in (query, key_value)]
-    plain = reference(*wide, LENGTHS, first_only)
-    torch.testing.assert_close(ours.float(), plain, rtol=0.02, atol=0.02)
-    own = torch.autograd.grad(ours.sum(), [query, key_value])
-    expected = torch.autograd.grad(plain.sum(), wide)
-    for found, wanted in zip(own, expected, strict=True):
-        torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
 
 
 def test_only_half_precision_uses_the_packed_kernel_with_or_without_dropout():
@@ -302,47 +253,6 @@ def test_attention_and_its_gradient_are_computed_in_the_strict_mode_where_any_is
     with pytest.raises(ZeroDivisionError):
         repeatable(lambda rows: rows / Failing.apply(rows), query).sum().backward()
     assert torch.get_deterministic_debug_mode() == 1
-
-
-def test_attention_frees_its_saved_tensors_in_the_backward_pass(deterministic):
-    query = torch.randn(2, 1, 5, 8, requires_grad=True)
-    held = []
-
-    def compute(rows):
-        found = torch.nn.functional.scaled_dot_product_attention(rows, rows, rows) * 2
-        held.extend([weakref.ref(rows), weakref.ref(found)])
-        return found
-
-    loss = repeatable(compute, query).sum()
-    assert all(one() is not None for one in held)
-    loss.backward(retain_graph=True)
-    gc.collect()
-    assert [one() for one in held] == [None, None], "though the loss is still there"
-    with pytest.raises(RuntimeError, match="backward only once"):
-        loss.backward()
-
-
-@pytest.mark.parametrize("by_name", [False, True])
-def test_attention_that_another_library_calls_is_computed_in_the_strict_mode_too(deterministic, by_name):
-    query, key, value = (torch.randn(2, 3, 5, 8, requires_grad=True) for _ in range(3))
-    bias = torch.randn(2, 1, 5, 5, requires_grad=True)
-
-    def attention():
-        named = {"query": query, "key": key, "value": value} if by_name else {}
-        positional = () if by_name else (query, key, value)
-        return torch.nn.functional.scaled_dot_product_attention(*positional, attn_mask=bias, scale=0.3, **named)
-
-    def gradient():
-        return torch.autograd.grad(attention().square().sum(), [query, key, value, bias])
-
-    plain = gradient()
-    with Watch() as watch, repeatable_attention():
-        strict = gradient()
-    torch.testing.assert_close(strict, plain)
-    assert watch.modes_of("softmax") == {2} and watch.modes_of("pow") == {1}, "strict in attention only"
-    with torch.no_grad(), Watch() as watch, repeatable_attention():
-        attention()
-    assert watch.modes_of("softmax") == {1}, "without a gradient nothing is changed"
 
 
 class Failing(torch.autograd.Function):

@@ -174,24 +174,6 @@ def test_an_element_is_zeroed_by_the_number_of_its_place() -> None:
         torch.testing.assert_close(dropout(values, 0.3), torch.where(kept, values / 0.7, 0.0))
 
 
-def test_gradients_pass_where_values_pass() -> None:
-    values = torch.randn(11, 40, requires_grad=True)
-    with drawing_from(noise(4)):
-        result = dropout(values, 0.4)
-    result.sum().backward()
-    torch.testing.assert_close(values.grad, result.detach() / values.detach())
-
-
-def test_outside_of_a_step_torchs_seed_decides() -> None:
-    values = torch.randn(50, 33)
-
-    def drawn(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return dropout(values, 0.3)
-
-    assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
-
-
 def test_the_module_drops_only_while_training() -> None:
     values, module = torch.randn(10, 10), Dropout(0.5)
     assert not torch.equal(module(values), values)

@@ -89,24 +89,6 @@ def test_layers_are_joined_in_the_order_they_are_named(corpus, spread, make, ask
     assert not without_inside.hidden and encoder.width_of("single") == pooled_SD.shape[1]
 
 
-def test_the_gradient_of_attention_is_the_slope_of_the_loss(corpus, spread):
-    encoder, batch = spread(native(Path(), pooling="attention")), corpus("single", [3, 5, 5]).batch()
-
-    def loss() -> torch.Tensor:
-        return encoder.encode(encoder.embed(batch), batch, pooled=True).pooled_SD.square().sum()
-
-    for parameter in (encoder.pooling_module.query, encoder.encoder["layer"][0].output.dense.weight):
-        (gradient,) = torch.autograd.grad(loss(), parameter)
-        place = np.unravel_index(int(gradient.abs().argmax()), gradient.shape)
-        sums = []
-        for move in (1e-2, -1e-2):
-            with torch.no_grad():
-                parameter[place] += move
-                sums.append(float(loss()))
-                parameter[place] -= move
-        assert float(gradient[place]) == pytest.approx((sums[0] - sums[1]) / 2e-2, rel=0.03)
-
-
 @pytest.mark.parametrize("options", [{"pooling": "attention"}, {"pooling": "layers", "pooled_layers": [-1, 0]}])
 def test_weights_of_a_pooling_have_the_rate_of_the_top_also_beside_adapters(make, options):
     model = task_model(make(**options), "single", 3)
