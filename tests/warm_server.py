@@ -180,7 +180,7 @@ def main(listening: int, session: int) -> None:
     # The first to be registered is the last to be called.
     status: list[int] = []
     atexit.register(leave_at_once, status)
-    from nlu.config.plugins import find_plugins
+    from nlu.config.choices import find_plugins
 
     find_plugins()
     import_all()

@@ -18,13 +18,12 @@ from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from nlu.config import stopping
-from nlu.config.choices import RUN, conf_dir
+from nlu.config.choices import RUN, conf_dir, find_plugins
 from nlu.config.entry.app import checked_composition, hydra_of, run_composed, storage_problems
 from nlu.config.entry.flags import read_command_line
 from nlu.config.entry.guard import current_config, is_sent, occupied_folder_problem, whitelist
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.placement import placement
-from nlu.config.plugins import find_plugins
 from nlu.config.resolving import as_given
 from nlu.config.schema import num_repeats
 from nlu.config.words import listed, shortened

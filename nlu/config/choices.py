@@ -1,5 +1,7 @@
 """What a configuration takes from the shipped files and from the schemas: choices of groups, and defaults."""
 
+import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -36,6 +38,19 @@ def conf_dir() -> Path:
     package = Path(nlu.__file__).resolve().parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+def find_plugins() -> None:
+    """Make Hydra and the jobs it starts find the plugins of a checkout; installed plugins are found anyway."""
+    plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
+    if not (plugins / "hydra_plugins").is_dir():
+        return
+    if str(plugins) not in sys.path:
+        sys.path.append(str(plugins))
+    known = os.environ.get("PYTHONPATH")
+    # Jobs are other processes, and inherit the environment.
+    if str(plugins) not in (known or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
 
 
 @cache

@@ -1,7 +1,9 @@
 """What was probably meant by a wrong name: the nearest valid one. `foreign` knows the names of other programs."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+from nlu.config.errors import UserError
 
 CLOSE, CLOSE_ELSEWHERE = 0.6, 0.75
 """Similarity of the last parts from which a name of the same group, or of another one, may be meant."""
@@ -38,3 +40,22 @@ def hint(name: str, valid: Iterable[str]) -> str:
     if close := nearest(name, names):
         return f"nearest: {', '.join(close)}"
     return f"valid: {', '.join(names)}" if names else "nothing to choose from"
+
+
+def by_class(key: str, given: float | Mapping[str | int, float], names: Sequence[str], otherwise: float) -> list[float]:
+    """Return the value of each class of `names`; classes that `given` does not name get `otherwise`.
+
+    Raises UserError with every class of `given` that is unknown.
+    """
+    if not isinstance(given, Mapping):
+        return [float(given)] * len(names)
+    # A command line and YAML yield a name such as 1 as a number.
+    named = {str(name): float(value) for name, value in given.items()}
+    require_known(key, named, names)
+    return [named.get(name, otherwise) for name in names]
+
+
+def require_known(key: str, given: Iterable[str], names: Sequence[str]) -> None:
+    """Raise UserError with every class of a key that is unknown."""
+    if unknown := [name for name in given if name not in names]:
+        raise UserError(*(f"{key}: {name} is an unknown class; {hint(name, list(names))}" for name in unknown))

@@ -10,8 +10,11 @@ The first signal determines the exit status and the message. A later Ctrl-C rais
 signal. Other later signals are ignored, because a queue may send several to end a job.
 """
 
+import ctypes
 import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +27,7 @@ EXIT_REQUEUE = 75
 EXIT_INTERRUPTED = 130
 """The same, after Ctrl-C."""
 STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
+PR_SET_PDEATHSIG = 1
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -178,3 +182,12 @@ def tell_saved() -> None:
     """Report that the state is saved, so the process that started this run need not wait longer."""
     if signals.when_saved is not None:
         signals.when_saved()
+
+
+def end_with(parent: int, number: signal.Signals) -> None:
+    """Make the kernel send a signal to this process when its parent, process `parent`, ends. Only Linux can do so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        # If the parent ended before the kernel was asked, no signal would come.
+        if os.getppid() != parent:
+            signal.raise_signal(number)

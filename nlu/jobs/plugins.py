@@ -1,6 +1,6 @@
 """The plugins that Hydra finds by the entry points of this package, from a wheel and from an editable install."""
 
-from nlu.config.plugins import find_plugins
+from nlu.config.choices import find_plugins
 
 find_plugins()
 

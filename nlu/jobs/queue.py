@@ -284,7 +284,7 @@ def _launchers() -> dict[str, Any]:
     from hydra.core.plugins import Plugins
     from hydra.plugins.launcher import Launcher
 
-    from nlu.config.plugins import find_plugins
+    from nlu.config.choices import find_plugins
 
     find_plugins()
     found: list[Any] = Plugins.instance().discover(Launcher)

@@ -17,8 +17,8 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.entry.grid import JobLost, raised_in
 from nlu.config.errors import UserError
-from nlu.config.parent import end_with
 from nlu.config.redaction import hide
+from nlu.config.stopping import end_with
 from nlu.jobs.queue import Job, JobState, Ticket
 
 if TYPE_CHECKING:

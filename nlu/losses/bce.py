@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.by_class import by_class
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
+from nlu.config.nearest import by_class
 from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss, bernoulli_divergence, each_probability
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.by_class import by_class
+from nlu.config.nearest import by_class
 from nlu.metrics.scores import Columns, Record, Scores, by_label, micro, precision_recall_f1, total
 from nlu.metrics.thresholds import AUTO, SETTING, Aim, as_metrics
 

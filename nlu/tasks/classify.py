@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.by_class import by_class, require_known
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
+from nlu.config.nearest import by_class, require_known
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target

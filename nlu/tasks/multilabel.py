@@ -6,8 +6,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.by_class import by_class
 from nlu.config.keys import takes
+from nlu.config.nearest import by_class
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from nlu.config.by_class import require_known
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
+from nlu.config.nearest import require_known
 from nlu.config.targets import TARGET
 from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 

@@ -28,9 +28,9 @@ import torch
 from nlu.config import stopping
 from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
-from nlu.config.parent import end_with
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.config.stopping import end_with
 from nlu.config.targets import trust, trusted
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG

@@ -75,12 +75,6 @@ def test_each_program_completes_its_own_configuration(environment):
     assert offered == ["hydra.run.dir=."]
 
 
-def test_choices_in_a_folder_of_ones_own_are_offered(environment, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/shop.yaml").write_text("train: shop.csv\n")
-    assert query(environment, f"nlu-train --config-dir {tmp_path} data=sh") == ["data=shop"]
-
-
 def test_completion_imports_nothing_heavy(environment):
     shown = query(environment, "nlu-train model=", sys.executable, "-X", "importtime")
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in shown}

@@ -35,8 +35,8 @@ def signal_at(name: str, number: int, module: str, function: str) -> None:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from nlu.commands.train import main
+    from nlu.config.choices import find_plugins
     from nlu.config.entry.app import run_app
-    from nlu.config.plugins import find_plugins
 
     find_plugins()
     if INSTANT:

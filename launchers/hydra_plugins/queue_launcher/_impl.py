@@ -12,9 +12,9 @@ from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from nlu.config.choices import find_plugins
 from nlu.config.entry.grid import RECORD, ElsewhereReturn, JobLost, current, job_name
 from nlu.config.errors import UserError, is_temporary
-from nlu.config.plugins import find_plugins
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.words import counted

@@ -142,11 +142,6 @@ def broken_rule(key: str, annotation: object, value: object, place: Sequence[int
     if place:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         rule = f"{rule}, and {key}{path} is {show(item)}"
-    other = value[0] if isinstance(value, list) and len(value) == 1 else [value]
-    if not place and _fits(annotation, other):
-        # With brackets, or without them, it fits.
-        meant = f"'{key}=[{value}]'" if other == [value] else f"{key}={other}"
-        return f"{key} is {show(value)} but {rule}; write {meant}"
     return f"{key} is {show(value)} but {rule}{_remedy(key, rule, value)}"
 
 

@@ -8,7 +8,6 @@ costs little more than Hydra: pydantic, which takes as long as all our modules, 
 import argparse
 import errno
 import functools
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,19 +32,16 @@ from nlu.config import stopping
 from nlu.config.checks.faults import fault_of, with_places
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.checks.validate import problems, unknown_keys, unknown_names
-from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
+from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, find_plugins, with_defaults
 from nlu.config.compose import Loader, compose
 from nlu.config.console import hide_tracebacks, leave_output, printing
 from nlu.config.entry.flags import (
     CommandLine,
-    completion_query,
-    installed_command,
     read_command_line,
 )
 from nlu.config.entry.grid import current_grid, is_submitted, job_name, print_end, status_of
 from nlu.config.entry.guard import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
-from nlu.config.plugins import find_plugins
 from nlu.config.resolving import as_written, resolve, without_hydra
 from nlu.config.targets import trust
 from nlu.config.types import Config
@@ -120,8 +116,8 @@ def _run_app(
             sys.exit(0)
         if line.is_query:
             # A line that is still being typed may be wrong. A message would appear in the middle of it.
-            with suppress(Exception):
-                _complete(config_name, schema, directory)
+            with suppress(Exception), hydra_of(line, schema, directory) as hydra:
+                hydra.shell_completion(config_name, line.overrides)
             sys.exit(0)
         name = line.flags.config_name or config_name
         with hydra_of(line, schema, directory) as hydra:
@@ -154,15 +150,6 @@ def hydra_of(line: CommandLine, schema: str, directory: Path) -> Iterator[Hydra]
         yield hydra
 
 
-def _complete(config_name: str, schema: str, directory: Path) -> None:
-    """Print what can follow on the line that is being typed."""
-    if (query := completion_query(os.environ.get("COMP_LINE", ""))) is not None:
-        line, os.environ["COMP_LINE"] = query
-        shell = sys.argv[-1].partition("=")[2]
-        with hydra_of(line, schema, directory) as hydra:
-            hydra.shell_completion(line.flags.config_name or config_name, [f"query={shell}"])
-
-
 def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
     """Show what the flags ask for; return whether they do."""
     flags = line.flags
@@ -191,7 +178,9 @@ def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
     elif flags.info:
         hydra.show_info(flags.info, name, line.overrides)
     elif flags.shell_completion:
-        sys.argv[0] = installed_command(sys.argv[0], command)
+        if command in SCHEMAS and sys.argv[0].endswith(".py"):
+            # Shells complete the command that pip installs.
+            sys.argv[0] = f"nlu-{command}"
         try:
             hydra.shell_completion(name, line.overrides)
         except ValueError as error:

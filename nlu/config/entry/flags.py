@@ -10,14 +10,11 @@ same as `python -m nlu.train`.
 import argparse
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import nlu
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
@@ -149,43 +146,3 @@ def _parser() -> _Parser:
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=_INFO)
     parser.add_argument("--rerun", metavar="RUN")
     return parser
-
-
-def installed_command(program: str, config_name: str) -> str:
-    """Return the name under which pip installs a command, for `program`, which may be the file of its module.
-
-    Raises UserError if the shell cannot find that command: it would then complete nothing, without a message.
-    """
-    if Path(program).resolve().parent != Path(nlu.__file__).resolve().parent:
-        return program
-    name = f"nlu-{config_name}"
-    if not (Path(sys.executable).parent / name).exists() and shutil.which(name) is None:
-        raise UserError(
-            f"shells complete {name}, which is python -m nlu.{config_name}, but it is not installed; "
-            "install it by make train or pip install --editable ."
-        )
-    return name
-
-
-def completion_query(typed: str) -> tuple[CommandLine, str] | None:
-    """Return the typed line, and in a form that Hydra reads; None if nothing can be completed.
-
-    Hydra splits the typed line at every space, even in quotes, and does not know our flags and short forms.
-    """
-    try:
-        _, *words = shlex.split(typed)
-    except ValueError:
-        # An empty line, or an open quote.
-        return None
-    last = "" if not words or typed[-1].isspace() else words.pop()
-    if last.startswith("-") or " " in last:
-        return None
-    try:
-        before = read_command_line(words)
-    except UserError:
-        # For instance, a flag still lacks its value.
-        return None
-    # A value with spaces does not affect what can follow.
-    known = [override for override in before.overrides if " " not in override]
-    multirun = ["--multirun"] if before.is_multirun else []
-    return before, " ".join(["nlu", *multirun, *known, last])
