@@ -14,18 +14,8 @@ WITH_TARGET = (
     "adapter", "tracker", "parallel",
 )  # fmt: skip
 OTHERS = ("trainer", "experiment", "debug")
-FOR_OTHERS = {
-    ("head", "crf"): {"data": "cluener"},
-    ("head", "transformers"): {"model": "hf"},
-    ("head", "sides"): {"data": "lcqmc", "task": "siamese"},
-    ("loss", "bce_multilabel"): {"task": "multilabel"},
-    ("loss", "contrastive"): {"data": "lcqmc", "task": "siamese"},
-    ("loss", "info_nce"): {"data": "lcqmc", "task": "siamese"},
-    ("loss", "mse"): {"task": "regress"},
-}
 SOFT = ("kl", "mse_logits")
 """Losses of soft targets, which no named data set has."""
-"""Choices that do not go with task=classify, and what they go with."""
 SINGLE = ("chnsenticorp", "reviews", "sst2", "tnews")
 PAIRS = ("afqmc", "lcqmc")
 TAGGED = ("cluener", "conll2003")
@@ -57,21 +47,6 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}
     assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
-
-
-@pytest.mark.thorough
-def test_every_choice_of_every_group_fits_the_defaults_or_its_task(composer, choices):
-    tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
-    apart = (*SOFT, "int8", "int8_compiled")
-    for group, name in [(each, name) for each in tried for name in choices(each) if name not in apart]:
-        choice = {group: name}
-        if special := FOR_OTHERS.get((group, name)):
-            assert len(composer.problems_of(composer.choose(**choice))) == 1, f"{group}={name}"
-            choice |= special
-        assert composer.problems_of(composer.choose(**choice)) == [], choice
-    for name in ("int8", "int8_compiled"):
-        (problem,) = composer.problems_of(composer.choose(precision=name))
-        assert problem.startswith(f"precision is {name}, which only predicts")
 
 
 @pytest.mark.thorough

@@ -33,14 +33,6 @@ def test_a_text_is_compared_with_itself_only_by_a_loss_with_in_batch_negatives(c
     assert "data.fields gives text_a and text_b the same column, 'text'" in found
 
 
-def test_a_folder_as_a_file_is_refused(composer):
-    Path("rows").mkdir()
-    found = composer.problems_of(composer.plain("data=files", "data.train=rows", "data.dev=rows"))
-    assert found == [
-        f"data.{name} is 'rows', which is a folder; set data.{name} to a file in it" for name in ("train", "dev")
-    ]
-
-
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -51,14 +43,6 @@ def test_a_folder_as_a_file_is_refused(composer):
         (
             ("data.train=my.jsonl", 'data.quote="\'"'),
             'data.quote is "\'", but the files are jsonl, and it applies to csv, tsv',
-        ),
-        (
-            ("data.train=my.parquet", "data.skip_lines=1"),
-            "data.skip_lines is 1, but the files are parquet, and it applies",
-        ),
-        (
-            ("data.dev=my.jsonl", "data.sheet=a"),
-            "data.sheet is 'a', but the files are csv and jsonl, and it applies to xlsx",
         ),
         (
             ("data.format=conll", "data.separator=';'", "task=tag", "data.fields={tokens: 0, tags: 1}"),

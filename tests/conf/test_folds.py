@@ -20,16 +20,11 @@ def test_the_number_of_folds_has_a_short_form(written, meant):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ("folds=5 fold=5", "fold is 5, but folds.count is 5; folds are counted from 0, set fold to <= 4"),
-        ("fold=0", "fold is 0, but folds.count is null; set folds=5"),
         ("folds.group_by=shop data=afqmc", "data.dev is set and folds.count is null, so no training row is held out"),
         ("folds=5 folds.group_by=a data=conll2003 model=textcnn", "rows of CoNLL files"),
         ("folds=5 folds.group_by=shop", "rows of CoNLL files and plain lines have no column to group by"),
         ("folds=1", "folds.count is 1 but must be an integer >= 2 or null"),
         ("seeds=0", "seeds is 0 but must be an integer >= 1"),
-        ("folds=5 resume=.", "resume is '.', the state of one run, but folds and seeds make several"),
-        ("seeds=2 resume=.", "resume is '.', the state of one run, but folds and seeds make several"),
-        ("data.exclude_dev_from_train=true", "data.exclude_dev_from_train is true, but data.dev is null"),
         ("data=files data.train=split* 'data.fields={text: 0, label: 1}'", "data.train is 'split*', which no file"),
     ],
 )

@@ -41,16 +41,6 @@ def test_a_set_without_a_target_is_rows_in_files(composer):
     assert problem.startswith("data.sets.mine.max_length: unknown key")
 
 
-def test_a_set_may_be_of_a_derived_class_with_its_own_constructor(composer, tmp_path, monkeypatch):
-    (tmp_path / "own_sets.py").write_text(
-        "from nlu.data.dataset import Files\n\nclass MyFiles(Files):\n    def __init__(self, *, root: str): ...\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    config = composer.plain(*BOTH, *ONE, *OTHER, "trusted_packages=[own_sets]")
-    config["data"]["sets"]["one"] = {"_target_": "own_sets.MyFiles", "root": "here"}
-    assert composer.problems_of(config) == []
-
-
 PROBLEMS = {
     "no set": (
         BOTH,

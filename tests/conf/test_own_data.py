@@ -43,11 +43,6 @@ def test_a_data_choice_without_a_target_is_rows_in_files(train):
     assert data["max_rows"] is None and data["fields"] is None and data["max_len"] == 128
 
 
-def test_a_key_that_it_does_not_have_is_refused_with_the_nearest(train):
-    Path("conf/data/mine.yaml").write_text("train: my.csv\nmax_row: 3\n")
-    assert "data.max_row: unknown key; nearest: data.max_rows" in train()[1]
-
-
 def test_keys_that_a_data_yaml_leaves_out_can_be_set_without_a_plus(train):
     out, said = train("data.max_rows=3", "data.fields={text: 0, label: 1}", "+data.max_len=64")
     assert said == ""

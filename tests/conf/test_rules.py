@@ -93,13 +93,9 @@ def test_a_class_of_ones_own_package_may_bring_a_rule(problems_of, tmp_path, mon
 
 DERIVED = """
 from nlu.config.types import PositiveInt
-from nlu.data.dataset import Files
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import SidesHead
 from nlu.tasks.classify import Classify
-
-class MyFiles(Files):
-    def __init__(self, *, root: str): ...
 
 class LongBert(Bert):
     def __init__(self, vocab_size, source, *, pretrained: str | None = None): ...
@@ -124,12 +120,11 @@ def own(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "chosen",
     [
-        ["data=files", "~data", "+data._target_=own_classes.MyFiles", "+data.root=here"],
         ["~model", "+model._target_=own_classes.LongBert", "data.max_len=1024"],
         ["task=siamese", "data=lcqmc", "~head", "+head._target_=own_classes.Sides"],
         ["task._target_=own_classes.Ruled"],
     ],
-    ids=["files", "model", "head", "task"],
+    ids=["model", "head", "task"],
 )
 def test_a_derived_class_is_held_only_to_rules_for_keys_of_its_own(problems_of, own, chosen):
     assert problems_of(own, *chosen) == []

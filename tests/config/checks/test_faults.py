@@ -90,14 +90,9 @@ def test_a_wrong_entry_of_the_defaults_is_named_with_its_line(folder, loader, en
             f"{X}:2: hydra.launcher.timeout_min is a single name in YAML; write hydra: {{launcher: {{timeout_min",
         ),
         (f"{HEADER}hydra:\n  sweep: out\n", f"{X}: ValidationError raised while composing config: Merge error"),
-        (f"{HEADER}hydra:\n  runn: {{dir: out}}\n", f"{X}:3: hydra.runn: hydra has no such key; nearest: run"),
         (
             f"{with_defaults(SEARCH)}hydra: {{sweeper: {{n_trial: 5}}}}\n",
             f"{X}:4: hydra.sweeper.n_trial: hydra/sweeper=hyperband has no such key; nearest: n_trials",
-        ),
-        (
-            f"{with_defaults(SLURM)}hydra:\n  launcher:\n    timeout: 5\n",
-            f"{X}:6: hydra.launcher.timeout: hydra/launcher=slurm has no such key; nearest: timeout_min",
         ),
         (
             f"{with_defaults(SLURM)}hydra:\n  launcher:\n    timeout_min: long\n",
@@ -153,10 +148,6 @@ def test_folders_of_the_search_path_are_read_too(folder, loader):
     assert said.startswith("my/more/experiment/y.yaml:3: bas: ")
 
 
-def test_a_file_without_mistakes_is_not_answered(loader):
-    assert answer(loader, "experiment=base") == ""
-
-
 @pytest.mark.parametrize(
     ("problem", "overrides", "place"),
     [
@@ -173,13 +164,6 @@ def test_a_problem_of_a_key_names_the_line_where_the_user_wrote_it(folder, loade
     text = f"{with_defaults('base', '_self_')}seed: 3\ndata:\n  sets:\n    - name: a\nnote: ???\n"
     (folder / "x.yaml").write_text(text, encoding="utf-8")
     assert with_places([problem], "train", loader, ["experiment=x", *overrides]) == [f"{place}{problem}"]
-
-
-def test_keys_of_a_choice_of_the_users_own_have_places_too(folder, loader):
-    (folder.parent / "data").mkdir()
-    (folder.parent / "data/shop.yaml").write_text("train: rows.csv\nmax_len: no\n", encoding="utf-8")
-    (said,) = with_places(["data.max_len is no"], "train", loader, ["data=shop"])
-    assert said == "my/data/shop.yaml:2: data.max_len is no"
 
 
 @pytest.mark.parametrize(

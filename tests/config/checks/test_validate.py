@@ -37,13 +37,6 @@ def test_a_value_out_of_range_is_refused_with_key_value_rule_and_remedy():
     ]
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one():
-    model = {"_target_": "shop.models.Model", "hiden_size": 8}
-    assert found(model=model) == ["model.hiden_size: unknown key; nearest: model.hidden_size"]
-    assert found(trainer={"batchsize": 1})[0].startswith("trainer.batchsize: unknown key; nearest: trainer.batch_size")
-    assert found(seeed=1) == ["seeed: unknown key; nearest: seed"]
-
-
 def test_a_key_that_the_program_supplies_itself_is_refused():
     assert (
         "model.labels cannot be set: shop.models.Model gets it"
@@ -85,13 +78,6 @@ def test_a_target_of_a_package_that_is_not_trusted_is_refused_unread():
 )
 def test_a_target_that_names_no_class_is_refused(target: Any, expected: str):
     assert found(model={"_target_": target}) == [expected]
-
-
-def test_all_problems_are_reported_together():
-    reported = found(seed=-1, trainer={"batch_size": "x", "max_duration": 500}, extra=1, name=None)
-    assert [problem.split()[0] for problem in reported] == [
-        "extra:", "seed", "name", "trainer.batch_size", "trainer.max_duration"
-    ]  # fmt: skip
 
 
 def test_a_group_with_a_short_form_is_named_by_it_and_its_keys_are_checked():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 import nlu
 from nlu.config.entry import app
@@ -84,13 +84,6 @@ def test_a_bug_keeps_its_traceback_and_exits_with_1(tree: Path, tmp_path: Path):
     done = start(tree, tmp_path, "raise RuntimeError('a bug')", *VALID)
     assert done.returncode == 1
     assert "Traceback" in done.stderr and "RuntimeError: a bug" in done.stderr
-
-
-def test_a_wrong_command_line_exits_with_2_and_no_traceback(tree: Path, tmp_path: Path):
-    done = start(tree, tmp_path, "print('ran')", *VALID, "trainer.batchsize=3", "seed=-1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[0] == "nlu: error: 2 problems"
-    assert "Traceback" not in done.stderr
 
 
 def test_an_integer_that_the_task_returns_is_the_exit_code(run):
@@ -169,19 +162,3 @@ def test_a_file_that_is_not_valid_yaml_is_named_with_its_line(run, tmp_path: Pat
     code, _, err = run("--config-dir", "mine", "task=special", "name=fine")
     assert code == 2
     assert "mine/task/special.yaml:3, column 1: not valid YAML: " in err
-
-
-def test_preparing_collects_unresolved_and_invalid_values():
-    config = OmegaConf.create(
-        {
-            "seed": -1,
-            "name": "${nope}",
-            "task": {"_target_": "shop.models.Task"},
-            "model": {"_target_": "shop.models.Model", "hidden_size": "${seed}"},
-            "trainer": {},
-            "trusted_packages": ["shop"],
-        }
-    )
-    with pytest.raises(UserError) as caught:
-        prepare(config, SCHEMA)
-    assert [problem.split()[0] for problem in caught.value.problems] == ["name", "seed", "model.hidden_size"]
