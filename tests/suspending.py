@@ -1,4 +1,4 @@
-"""Holders that are suspended with SIGSTOP and continue: `python -m tests.suspending ROLE ARGUMENTS` in a process.
+"""Holders of a mirror that are suspended with SIGSTOP and continue: `python -m tests.suspending ARGUMENTS`.
 
 A holder stops itself at a named point, so that a test knows what it had done by then. A test waits until it is stopped,
 does what a successor does, lets it continue and reads how it ended.
@@ -41,9 +41,9 @@ class Holder:
 
 
 @contextmanager
-def suspended(role: str, *arguments: object) -> Iterator[Holder | None]:
+def suspended(*arguments: object) -> Iterator[Holder | None]:
     """Start a holder, and wait until it has stopped itself; None if it has ended well without that."""
-    command = ["-m", "tests.suspending", role, *map(str, arguments)]
+    command = ["-m", "tests.suspending", *map(str, arguments)]
     pipe = subprocess.PIPE
     process = warm.start(command, cwd=warm.REPOSITORY, env=os.environ, stdout=pipe, stderr=pipe)
     try:
@@ -130,12 +130,10 @@ def mirror(url: str, folder: str, point: str, when: str, ends: str) -> None:
     kept.close()
 
 
-ROLES: dict[str, Callable[..., int | None]] = {role.__name__: role for role in (mirror,)}
-
-
-def main(role: str, *arguments: str) -> int:
+def main(*arguments: str) -> int:
     try:
-        return ROLES[role](*arguments) or 0
+        mirror(*arguments)
+        return 0
     except UserError as error:
         print(type(error).__name__, error, file=sys.stderr)
         return EXIT_USER_ERROR

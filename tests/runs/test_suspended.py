@@ -26,7 +26,7 @@ def test_a_suspended_holder_of_a_mirror_changes_nothing_of_its_successor(
     s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int, when: str, ends: bool
 ) -> None:
     url = f"{s3.bucket(monkeypatch)}/run"
-    with suspended("mirror", url, tmp_path / "holder", point, when, ends) as holder:
+    with suspended(url, tmp_path / "holder", point, when, ends) as holder:
         if holder is None:
             assert point > 15, "it has so many requests"
             return
