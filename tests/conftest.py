@@ -52,10 +52,10 @@ settings.load_profile("repeatable")
 
 
 LONGEST = (
-    "jobs/test_signals.py", "training/test_signals.py", "test_pages.py", "test_refusals.py",
-    "training/test_lost_ranks.py", "launchers/test_search.py", "test_mirror.py", "test_summary.py",
-    "launchers/test_goals.py", "test_install.py", "test_batch_independence.py", "launchers/test_runs.py",
-    "test_errors.py", "test_kills.py",
+    "training/test_reasons.py", "jobs/test_signals.py", "training/test_signals.py", "training/test_repeats.py",
+    "training/test_lost_ranks.py", "training/test_pages.py", "training/test_memory.py", "storage/test_access.py",
+    "launchers/test_continuing.py", "launchers/test_hydra_suites.py", "models/test_bits.py", "test_install.py",
+    "training/test_ends.py", "training/test_recipes.py",
 )  # fmt: skip
 """The files that take longest. A file runs on one core, so one that starts late keeps the others idle at the end."""
 

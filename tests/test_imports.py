@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -17,23 +17,33 @@ FLOORS = [
 ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "search", "jobs", "reports"}
 
 
-def modules(folder: Path, package: str) -> dict[str, Path]:
+def modules() -> dict[str, Path]:
     found = {}
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        found[".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(["nlu", *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
     return found
 
 
-def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+KNOWN = modules()
+
+
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path) -> set[str]:
     """The modules of ours that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = set()
+    for node in ast.walk(syntax(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            found |= {alias.name for alias in node.names if alias.name in KNOWN}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "nlu":
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                yield name if name in known else node.module
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in KNOWN else node.module for name in names}
+    return found
 
 
 def floor_of(module: str) -> int | None:
@@ -45,11 +55,10 @@ def floor_of(module: str) -> int | None:
 
 
 def test_no_package_imports_one_above_it() -> None:
-    known = modules(ROOT, "nlu")
     wrong = []
-    for module, path in known.items():
+    for module, path in KNOWN.items():
         if (own := floor_of(module)) is not None:
-            for other in imported(path, known):
+            for other in imported(path):
                 theirs = floor_of(other)
                 if theirs is not None and theirs > own or theirs is None and other != "nlu":
                     wrong.append(f"{module} imports {other}")
@@ -63,7 +72,7 @@ def test_the_configuration_names_no_class_of_a_package_above_it() -> None:
     named = [
         (path.name, node.value)
         for path in (ROOT / "config").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(syntax(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         and re.fullmatch(rf"nlu\.({'|'.join(above)})(\.\w+)*", node.value)
     ]  # fmt: skip
@@ -71,33 +80,19 @@ def test_the_configuration_names_no_class_of_a_package_above_it() -> None:
 
 
 def test_data_knows_no_models() -> None:
-    known = modules(ROOT, "nlu")
-    assert not [
-        (module, other)
-        for module, path in known.items()
-        if module.startswith("nlu.data") and module != "nlu.data.__main__"
-        for other in imported(path, known)
-        if other.startswith(("nlu.models", "nlu.losses", "nlu.optim"))
-    ]
+    lower = {path for module, path in KNOWN.items() if module.startswith("nlu.data") and module != "nlu.data.__main__"}
+    others = {other for path in lower for other in imported(path)}
+    assert not [other for other in others if other.startswith(("nlu.models", "nlu.losses", "nlu.optim"))]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    known = modules(ROOT, "nlu")
+    files = {module for module, path in KNOWN.items() if path.stem != "__init__"}
     # A circle raises CycleError, which names the modules in it.
-    order = TopologicalSorter(
-        {
-            module: {
-                other for other in imported(path, known) if other != module and not known[other].stem == "__init__"
-            }
-            for module, path in known.items()
-        }
-    ).static_order()
-    assert set(order) == set(known)
+    order = TopologicalSorter({module: (imported(path) & files) - {module} for module, path in KNOWN.items()})
+    assert set(order.static_order()) == set(KNOWN)
 
 
 def test_launchers_import_no_training() -> None:
-    launchers = ROOT.parent / "launchers" / "hydra_plugins"
-    known = modules(ROOT, "nlu")
-    for path in launchers.rglob("*.py"):
-        packages = {other.split(".")[1] for other in imported(path, known) if "." in other}
+    for path in (ROOT.parent / "launchers/hydra_plugins").rglob("*.py"):
+        packages = {other.split(".")[1] for other in imported(path) if "." in other}
         assert packages <= ALLOWED_AT_LAUNCHERS, path
