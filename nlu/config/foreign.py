@@ -87,8 +87,7 @@ parallel=shared -> parallel=replicated | one process with several threads is as 
 tokenizer.kind -> tokenizer.vocab=tokenizer.json | the package tokenizers learns Unigram; tokenizer=subwords, WordPiece
 precision.attention -> precision=int8_compiled | its attention multiplies in fp32, that of int8 in bf16
 precision.master_weights -> precision=bf16 | fp16 weights without a float32 copy lose small updates
-replay -> resume=auto | with the command of the run: it runs into the same step again
-detect_anomaly trainer.detect_anomaly debug=anomaly -> - | the error of a step that is not finite names the operation
+replay -> resume=auto trainer.detect_anomaly=true | with the command of the run: it runs into the same step again
 watch debug=watch -> inspect=true | norms of all modules; nlu.runs.summary.scalar records any number of your modules
 export -> - | nlu.export max_rows=10000 compares an export with its run on so many rows
 requests_per_s proxies -> - | a reverse proxy limits the requests of a client, and sends the token: docs/serving.md

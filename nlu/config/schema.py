@@ -74,6 +74,8 @@ class Trainer:
     """Largest gradient norm of a step, over all parameters; 0 = no clipping."""
     max_loss: PositiveFloat | None = None
     """A step with a larger loss ends the run with an error, before its update; null = off."""
+    detect_anomaly: bool = False
+    """End the run at the first operation whose gradient is NaN, and name the call that ran it; several times slower."""
     ema_decay: Probability = 0.99
     """Decay per step of the moving average of the weights, which is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
@@ -115,7 +117,7 @@ class Folds:
 
 WITHOUT_EFFECT = (
     "resume", "dry_run", "trial", "choices", "tracker", "mirror", "take", "stores", "note", "trainer.stop_after",
-    "inspect", "plugins", "trainer.timeout_min",
+    "inspect", "plugins", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 

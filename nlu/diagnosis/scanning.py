@@ -48,7 +48,7 @@ def run_scan(config: Scan) -> int:
 def scan(config: Scan, ranks: Ranks, progress: Progress) -> RangeTest | BatchScan:
     """Take the steps of a scan and analyze them."""
     # A loss that is too large is a result here, and no weights are kept.
-    trainer = replace(config.trainer, max_loss=None)
+    trainer = replace(config.trainer, max_loss=None, detect_anomaly=False)
     if config.of == "lr":
         lr_config = replace(config, trainer=replace(trainer, ema_decay=0.0))
         with built(lr_config, ranks, progress) as run, progress.task("rising rates", config.num_steps) as bar:

@@ -260,6 +260,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         trainer.ema_decay,
         own,
         trainer.max_loss,
+        detect_anomaly=trainer.detect_anomaly,
     )
 
 

@@ -1,6 +1,7 @@
 """One optimizer step: forward and backward over its micro-batches, sum over ranks, check, clip, update."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from nlu.optim.optimizer import named_parameters
 from nlu.optim.update import follow, update
 from nlu.tasks.task import Task
 from nlu.training import nonfinite
+from nlu.training.anomaly import detecting
 from nlu.training.inspection import Inspector
 from nlu.training.memory import divided, more_pieces
 from nlu.training.parallel import Parallel
@@ -45,6 +47,8 @@ class Stepper:
     pieces: int = 1
     """the number of parts in which each micro-batch is computed; doubled on all ranks if one of them has too little
     memory"""
+    detect_anomaly: bool = False
+    """whether passes stop at the first operation whose gradient is NaN"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
@@ -91,10 +95,13 @@ class Stepper:
         if loss_scale is not None:
             scale = {name: factor * loss_scale for name, factor in scale.items()}
 
-        # Forward and backward. Before the update only gradients change, so the passes can be run again.
-        while (totals := passes.run(shares, scale, number)) is None:
-            self.pieces = more_pieces(micro_batches, self.pieces, self.ranks, self.task, number)
-            shares = passes.shares(part, divided(micro_batches, self.pieces), epoch)
+        # Forward and backward. Before the update only gradients change, so the passes can be run again. With a loss
+        # scale, an overflow becomes NaN in the backward pass of a healthy run.
+        detects = self.detect_anomaly and (loss_scale is None or not self.precision.may_skip(loss_scale))
+        with detecting(number) if detects else nullcontext():
+            while (totals := passes.run(shares, scale, number)) is None:
+                self.pieces = more_pieces(micro_batches, self.pieces, self.ranks, self.task, number)
+                shares = passes.shares(part, divided(micro_batches, self.pieces), epoch)
 
         self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
