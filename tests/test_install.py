@@ -103,8 +103,7 @@ def test_every_package_that_is_imported_is_declared():
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
             imported |= {module.partition(".")[0]: path.name for module in modules}
-    # A notebook brings IPython; elsewhere it is not asked for.
-    foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu", "IPython"}
+    foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu"}
     names = {DISTRIBUTIONS.get(name, name) for name in foreign}
     assert names - required - extras == set()
     # What others import for us: fsspec, optuna and Hydra by name of a protocol, sampler or launcher; the configurations

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -46,18 +46,6 @@ NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
 """the warning of matplotlib for a letter that no font has"""
 WARNED: list[str] = []
 """letters that the log named; a process warns once"""
-BEST_COLOUR = "#c1121f"
-
-
-class TitleLook(TypedDict):
-    """Arguments of set_title."""
-
-    loc: Literal["left"]
-    fontsize: int
-    color: str
-
-
-TITLE: TitleLook = {"loc": "left", "fontsize": 10, "color": "#444444"}
 STYLE: Mapping[str, object] = {
     "font.size": 10,
     "text.parse_math": False,
@@ -92,18 +80,17 @@ def new_figure(
     size_inches: tuple[float, float] = SIZE_INCHES,
     *,
     layout: Literal["tight", "constrained"] = "tight",
-    style: Mapping[str, object] = STYLE,
 ) -> tuple[Figure, Axes]:
-    """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
-    with styled(style):
+    """Return a figure, of the usual size unless another is given, with one pair of axes."""
+    with styled():
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
         return figure, figure.subplots()
 
 
-def styled(style: Mapping[str, object] = STYLE) -> AbstractContextManager[None]:
-    """Return a context in which lines, texts and legends are created in this style and in the fonts of figures."""
+def styled(**others: object) -> AbstractContextManager[None]:
+    """Return a context in which lines, texts and legends are created in the style and in the fonts of figures."""
     # matplotlib types the keys as an enumeration of all settings.
-    settings: Any = {**style, "font.family": families()}
+    settings: Any = {**STYLE, **others, "font.family": families()}
     return rc_context(settings)
 
 
@@ -138,7 +125,6 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
     """
     # Written to memory, so that `write_bytes` can replace the file as a whole.
     content = io.BytesIO()
-    style = {**STYLE, "svg.fonttype": "none", "svg.hashsalt": salt}
     # Equal figures must have equal bytes, so dates are left out.
     dated = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",)}
     metadata = dict.fromkeys(dated.get(form, ()))
@@ -148,7 +134,7 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
         assert isinstance(text, Text)
         text.set_parse_math(False)
         text.set_fontfamily(families())
-    with styled(style), warnings.catch_warnings(record=True) as said:
+    with styled(**{"svg.fonttype": "none", "svg.hashsalt": salt}), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         figure.savefig(content, format=form, metadata=metadata)
     letters = set()

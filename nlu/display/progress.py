@@ -1,4 +1,4 @@
-"""Progress of a run: live bars on a terminal or in a notebook, a log line now and then elsewhere.
+"""Progress of a run: live bars on a terminal, a log line now and then elsewhere.
 
 The step loop only stores numbers. A thread of the display draws them four times a second, so that showing progress does
 not slow down steps.
@@ -21,7 +21,6 @@ from rich.table import Table
 from rich.text import Text
 
 from nlu.display import terminal
-from nlu.display.notebook import WIDTH, CellOutput, in_notebook
 
 REFRESHES_PER_S = 4
 LOG_INTERVAL_S = 30.0
@@ -110,13 +109,13 @@ class TrainingBar(Bar):
 class Progress:
     """The display of one process, as a context.
 
-    On a terminal it shows live bars, redrawn at most four times a second, with log lines above them, and in a notebook
-    the bars below the cell. Elsewhere it logs the same words, at most once every `log_interval_s`. With `enabled=False`
-    (ranks above 0) it shows and logs nothing; with `on_console=False` it only logs.
+    On a terminal it shows live bars, redrawn at most four times a second, with log lines above them. Elsewhere it logs
+    the same words, at most once every `log_interval_s`. With `enabled=False` (ranks above 0) it shows and logs nothing;
+    with `on_console=False` it only logs.
     """
 
     def __init__(self, *, enabled: bool = True, on_console: bool = True, log_interval_s: float = LOG_INTERVAL_S):
-        self.live = enabled and on_console and (in_notebook() or on_terminal())
+        self.live = enabled and on_console and on_terminal()
         self._logs = enabled and not self.live
         self._log_interval_s = log_interval_s
         self._next_log_s = time.monotonic() + log_interval_s
@@ -179,8 +178,7 @@ class Progress:
 
     def _render(self) -> RenderableType:
         # Called by the thread of the display; the copy stays complete while the main thread adds or removes bars.
-        width = WIDTH if in_notebook() else console().width
-        return Group(*(_render_bar(bar, width) for bar in tuple(self._bars)))
+        return Group(*(_render_bar(bar, console().width) for bar in tuple(self._bars)))
 
 
 class _Display:
@@ -189,13 +187,11 @@ class _Display:
     def __init__(self, render: Callable[[], RenderableType]):
         self._render = render
         self._has_ended = threading.Event()
-        self._live: Live | CellOutput | None = self._begin()
+        self._live: Live | None = self._begin()
         self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
         self._thread.start()
 
-    def _begin(self) -> Live | CellOutput:
-        if in_notebook():
-            return CellOutput(self._render)
+    def _begin(self) -> Live:
         # rich would print a redirected standard output on this console.
         live = Live(
             console=console(),

@@ -1,6 +1,7 @@
 """The final output of a run on the console: metrics, speed, and the paths of its files."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from nlu.display.progress import format_time
 from nlu.display.tables import metric_text, print_table
+from nlu.runs.freeing import CHECKPOINTS, run_folders, size_of
 
 MAX_METRIC_COLUMNS = 6
 PLAIN_WIDTH = 120
@@ -45,7 +47,15 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
     paths = [*figures, *([run_dir / checkpoint] if checkpoint else []), run_dir / "result.json"]
     reason = (result.get("best") or {}).get("no_checkpoint")
     without = [f"no best checkpoint was kept: {reason}"] if reason else []
-    print_table("", final_table(result), "", *without, *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
+    shown = [*without, *map(os.path.relpath, paths), *disk_lines(run_dir)]
+    print_table("", final_table(result), "", *shown, plain_width=PLAIN_WIDTH)
+
+
+def disk_lines(run_dir: Path) -> list[str]:
+    """Return how much the checkpoints of a run hold, with those of its folds and seeds, and how to free a part."""
+    held = sum(size_of(folder / CHECKPOINTS) for folder in run_folders(run_dir)) if run_dir.is_dir() else 0
+    command = f"python -m nlu.report clean {shlex.quote(os.path.relpath(run_dir))}"
+    return [f"checkpoints: {held / 1e6:,.1f} MB; {command} shows what can be freed"] if held else []
 
 
 def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
@@ -77,7 +87,7 @@ def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
     tables = [part for set_name in result["metrics"] for part in ("", parts_table(result, set_name))]
     mean = f"\nmean best {best['set']} {best['metric']}  {metric_text(best['value'])}{deviation}\n"
     paths = [*sorted((run_dir / "predictions").glob("*.jsonl")), run_dir / "result.json"]
-    print_table(*tables, mean, *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
+    print_table(*tables, mean, *map(os.path.relpath, paths), *disk_lines(run_dir), plain_width=PLAIN_WIDTH)
 
 
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:

@@ -1,7 +1,6 @@
 """The page of a survey of data files: its figures, its tables and some of the texts.
 
-The record is what `nlu.data.survey.report.as_record` returns. Figures take their colours from the page, so that they
-follow its light and dark themes.
+The record is what `nlu.data.survey.report.as_record` returns.
 """
 
 import html
@@ -16,39 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nlu.config.words import counted
-from nlu.display.canvas import SET_COLOURS, STYLE, new_figure, styled, svg_of, thousands
+from nlu.display.canvas import SET_COLOURS, new_figure, styled, svg_of, thousands
 from nlu.display.page import html_list, html_table, section, write_page
 from nlu.display.survey_tables import shown_texts, survey_tables
 
 TITLES = {
     "labels": "Balance of labels",
     "lengths": "Lengths",
-    "characters": "Characters of a row",
     "cuts": "Cut at max_len",
 }
 NO_LABEL = "(none)"
 MOST_TEXT = 400
 """characters of a text that are shown"""
-TEXT_COLOUR, GRID_COLOUR = "#010203", "#010204"
-"""placeholders for colours of the page"""
-ON_PAGE = {TEXT_COLOUR: "currentColor", GRID_COLOUR: "var(--line)"} | {
-    colour: f"var(--set-{place})" for place, colour in enumerate(SET_COLOURS)
-}
-THEME = {
-    **STYLE,
-    "text.color": TEXT_COLOUR,
-    "axes.labelcolor": TEXT_COLOUR,
-    "axes.titlecolor": TEXT_COLOUR,
-    "xtick.color": TEXT_COLOUR,
-    "ytick.color": TEXT_COLOUR,
-    "axes.edgecolor": GRID_COLOUR,
-    "grid.color": GRID_COLOUR,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "legend.facecolor": "none",
-    "legend.framealpha": 1.0,
-}
 WIDTH_INCHES = 5.4
 """narrow, so that letters stay readable on a telephone"""
 MOST_LABELS = 30
@@ -112,27 +90,19 @@ def _bad(record: Mapping[str, Any]) -> Iterable[str]:
 
 
 def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures by name: labels, lengths, characters, cuts; labels only if they are names."""
+    """Return the figures by name: labels, lengths, cuts; labels only if they are names."""
     sets: Sets = record["sets"]
-    with styled(THEME):
+    with styled():
         figures = {
             "labels": _labels(sets),
-            "lengths": _histogram(sets, "length_histogram", f"{record['unit']} of a row", record["max_len"]),
-            "characters": _histogram(sets, "character_histogram", "characters of a row", None),
+            "lengths": _lengths(sets, record["unit"], record["max_len"]),
             "cuts": _cuts(sets, record["max_len"]),
         }
-        return {name: _themed(svg_of(name, figure)) for name, figure in figures.items() if figure is not None}
-
-
-def _themed(svg: str) -> str:
-    for colour, on_page in ON_PAGE.items():
-        # matplotlib accepts only colours, not variables of CSS, so these replace the colours afterwards.
-        svg = svg.replace(colour, on_page)
-    return svg
+        return {name: svg_of(name, figure) for name, figure in figures.items() if figure is not None}
 
 
 def _new(height_inches: float = 3.2) -> tuple[Figure, Axes]:
-    return new_figure((WIDTH_INCHES, height_inches), layout="constrained", style=THEME)
+    return new_figure((WIDTH_INCHES, height_inches), layout="constrained")
 
 
 def _colour(place: int) -> str:
@@ -176,19 +146,20 @@ def _bars(names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Figure
     return figure
 
 
-def _histogram(sets: Sets, key: str, across: str, max_len: int | None) -> Figure:
+def _lengths(sets: Sets, unit: str, max_len: int) -> Figure:
     figure, axes = _new()
-    longest = {"length_histogram": "lengths", "character_histogram": "characters"}[key]
-    holds_longer = any(one[longest][-1] >= one[key]["width"] * len(one[key]["counts"]) for one in sets.values())
-    for place, (name, one) in enumerate(sets.items()):
-        width, counts = one[key]["width"], np.asarray(one[key]["counts"], float)
+    histograms = {name: one["length_histogram"] for name, one in sets.items()}
+    holds_longer = any(
+        one["lengths"][-1] >= histograms[name]["width"] * len(histograms[name]["counts"]) for name, one in sets.items()
+    )
+    for place, (name, histogram) in enumerate(histograms.items()):
+        width, counts = histogram["width"], np.asarray(histogram["counts"], float)
         edges = np.arange(len(counts) + 1) * width
         # Sets may have bins of different widths, so heights are shares of rows for each length.
         axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), linewidth=1.5, label=name)
         axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), fill=True, alpha=0.1)
-    if max_len is not None:
-        axes.axvline(max_len, color=TEXT_COLOUR, linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
-    axes.set_xlabel(f"{across}{'; a last bin holds all longer ones' if holds_longer else ''}")
+    axes.axvline(max_len, color="#444444", linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
+    axes.set_xlabel(f"{unit} of a row{'; a last bin holds all longer ones' * holds_longer}")
     axes.set_ylabel("share of rows of each length")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
@@ -203,7 +174,7 @@ def _cuts(sets: Sets, max_len: int) -> Figure:
     for place, (name, one) in enumerate(sets.items()):
         lengths, shares = [cut["max_len"] for cut in one["cut"]], [cut["rows"] for cut in one["cut"]]
         axes.plot(lengths, shares, "o-", color=_colour(place), label=name, markersize=3.5)
-    axes.axvline(max_len, color=TEXT_COLOUR, linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
+    axes.axvline(max_len, color="#444444", linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
     axes.set_xlabel("max_len")
     axes.set_ylabel("share of rows that are cut")
     axes.set_ylim(bottom=0)

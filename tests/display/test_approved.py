@@ -345,15 +345,5 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
     assert "<g id=" not in svg and svg.startswith('<svg viewBox="0 0 720 432" role="img"') and svg.endswith("</svg>")
     clips = [set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in found]
     assert all(clips) and not set.intersection(*clips)
-    with pytest.MonkeyPatch.context() as patched:
-        # Of a survey one is enough.
-        patched.setattr(survey_page, "_histogram", lambda *unused: None)
-        patched.setattr(survey_page, "_cuts", lambda *unused: None)
-        drawn = survey_page.draw_survey(a_survey())
-    assert list(drawn) == ["labels"]
-    assert {"var(--set-0)", "var(--set-1)", "var(--line)", "currentColor"} <= set(
-        re.findall(r"var\(--[\w-]+\)|currentColor", drawn["labels"])
-    )
-    assert survey_page.TEXT_COLOUR not in drawn["labels"] and survey_page.GRID_COLOUR not in drawn["labels"]
     kept_files = comparison.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"

@@ -40,6 +40,16 @@ def test_the_major_metric_comes_first_and_at_most_six_are_shown(result, capsys, 
     assert any("4 in result.json" in line for line in lines)
 
 
+def test_the_end_of_a_run_names_its_disk_and_the_command_that_frees_it(result, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run 1/checkpoints/last", "run 1/fold-0/checkpoints/best-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.safetensors").write_bytes(b"m" * 1_250_000)
+    print_result(result, tmp_path / "run 1", [])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "checkpoints: 2.5 MB; python -m nlu.report clean 'run 1' shows what can be freed"
+
+
 @pytest.mark.parametrize("printed", ["print_result(result, Path('run'), [])", "print_parts(parts, Path('run'))"])
 def test_a_closed_pipe_is_ignored_and_the_program_continues(result, printed):
     best = {"set": "dev", "metric": "f1", "value": 0.5, "sd": None}
