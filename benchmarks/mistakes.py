@@ -8,7 +8,8 @@ the file changes (--measure measures again). A mistake meets the test functions 
 module first, then those of its package, then the shortest files, at most --seconds of them. A failure counts only
 where the same tests pass without the mistake; a hang counts. Given again with the same --results, a call makes only
 the mistakes that were not found: after tests were written, for example. Which of them change nothing is for a person
-to say. mutmut and cosmic-ray draw neither calls, guards and keys that are missing nor arguments that change places.
+to say. Several calls may run at a time: measure two halves of the tests (--fresh 0 --tests ...), then draw by several
+seeds. mutmut and cosmic-ray draw neither calls, guards and keys that are missing nor arguments that change places.
 """
 
 import argparse
@@ -187,7 +188,7 @@ def report(drawn: list[Mistake], results: dict[str, str]) -> str:
             total[name] += 1
             found[name] += results[mistake.key] != "not found"
     lines = ["| package | drawn | found | share |", "| --- | --- | --- | --- |"]
-    for name in [*sorted(total - Counter({"all": total["all"]})), "all"]:
+    for name in sorted(total, key=lambda name: (name == "all", name)):
         lines.append(f"| {name} | {total[name]} | {found[name]} | {found[name] / total[name]:.0%} |")
     missed = [mistake for mistake in drawn if results[mistake.key] == "not found"]
     return "\n".join([*lines, "", *(f"- {mistake.kind}: `{mistake.key}`" for mistake in missed)])
