@@ -3,7 +3,6 @@
 python -m nlu.data shop.csv                                  guesses the columns of text and label, and says why
 python -m nlu.data train.csv dev.csv --fields text=review label=stars --model RUN
 python -m nlu.data negative=bad.txt positive=good.txt --format lines --out reviews.html
-python -m nlu.data --data reviews                            the files of a named data set
 """
 
 import sys
@@ -39,8 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     Raises UserError for flags and files that cannot be used.
     """
     given = _parser().parse(arguments)
-    if bool(given.files) == bool(given.data):
-        raise UserError("give files, or the name of a data set by --data, and not both; see python -m nlu.data --help")
     if given.model and given.tokenizer:
         raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
     # The page is checked before files are read, which may take minutes.
@@ -65,12 +62,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "files",
-        nargs="*",
+        nargs="+",
         metavar="FILE",
         help="a path or URL, here or in $NLU_DATA; NAME=FILE names the set; with --format lines LABEL=FILE gives the "
         "label of its rows, and all such files are one set",
     )
-    parser.add_argument("--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML file")
     parser.add_argument(
         "--fields",
         nargs="+",
@@ -136,8 +132,8 @@ def _page(given: Namespace) -> str:
     if given.out is None:
         import datetime
 
-        name = given.data or Path(given.files[0].rpartition("=")[2]).stem
-        return f"outputs/data/{Path(name).stem}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
+        name = Path(given.files[0].rpartition("=")[2]).stem
+        return f"outputs/data/{name}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
     out: str = given.out
     if not out.lower().endswith((SUFFIX, ".htm")):
         meant = Path(out).with_suffix(SUFFIX)
@@ -153,20 +149,14 @@ def _report(given: Namespace, out: str | None) -> int:
     # Imported late: `--help` and wrong flags need none of this.
     from nlu.data.dialect import Dialect
     from nlu.data.survey.report import as_record, report_on
-    from nlu.data.survey.sources import of_choice, of_files
+    from nlu.data.survey.sources import of_files
     from nlu.data.survey.walk import walk
     from nlu.display.progress import Progress
     from nlu.display.survey_tables import print_survey
 
     fields = None if given.fields is None else dict(given.fields)
-    if given.data:
-        sources = of_choice(given.data, given.max_rows)
-    else:
-        dialect = Dialect(
-            given.separator, given.quote, given.skip_lines, given.sheet, given.records,
-            skips=True,
-        )  # fmt: skip
-        sources = of_files(given.files, fields, given.format, given.header, given.max_rows, dialect)
+    dialect = Dialect(given.separator, given.quote, given.skip_lines, given.sheet, given.records, skips=True)
+    sources = of_files(given.files, fields, given.format, given.header, given.max_rows, dialect)
     tokenizer, positions, model = _tokenizer(given)
     surveys = []
     with Progress() as progress:
@@ -185,14 +175,14 @@ def _report(given: Namespace, out: str | None) -> int:
                 examples=given.examples,
                 advance=bar.advance,
             )
-    record = as_record(report, model, given.data)
+    record = as_record(report, model)
     if out is not None:
         from nlu.display.survey_page import write_survey_page
         from nlu.storage.outputs import output_file
 
         # Before anything is printed, because printing fails if the reader of a pipe exits.
         with output_file(out, "--out") as path:
-            write_survey_page(path, given.data or ", ".join(survey.name for survey in surveys), record)
+            write_survey_page(path, ", ".join(survey.name for survey in surveys), record)
     if given.json:
         import json
 

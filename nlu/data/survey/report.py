@@ -192,10 +192,10 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
-def command(report: Report, model: str | None, choice: str | None) -> str:
+def command(report: Report, model: str | None) -> str:
     """Return a command that trains on these files, with the options that the rows need.
 
-    `model`: value of model.pretrained; `choice`: name of the files as a choice of the group data.
+    `model`: value of model.pretrained.
     """
     train = report.train
     words = ["task=" + _task(report)] if _task(report) != "classify" else []
@@ -204,7 +204,7 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
     elif not train.letters.language().startswith("Chinese"):
         # The default model is for Chinese; this one knows 100 languages.
         words.append("model=e5_small")
-    words += [f"data={choice}"] if choice else _set_words(report)
+    words += _set_words(report)
     words.append(f"data.max_len={report.max_len}")
     if reads_windows(report):
         words.append("data.long=windows")
@@ -304,7 +304,7 @@ def histogram(values_N: np.ndarray) -> dict[str, object]:
     return {"width": width, "counts": counts.tolist(), "most": int(values_N.max())}
 
 
-def as_record(report: Report, model: str | None, choice: str | None = None) -> dict[str, object]:
+def as_record(report: Report, model: str | None) -> dict[str, object]:
     """Return the report as JSON."""
     return {
         "tokenizer": report.tokenizer,
@@ -325,7 +325,7 @@ def as_record(report: Report, model: str | None, choice: str | None = None) -> d
             for pair in report.betweens
         ],
         "remarks": remarks(report),
-        "command": command(report, model, choice),
+        "command": command(report, model),
     }
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nlu.data.arrays import among, repeated
-from nlu.data.reader import Row
-from nlu.data.survey.walk import Advance, Source, Survey, label_of, spoken_texts, usable
+from nlu.data.survey.walk import Advance, Survey, label_of, spoken_texts, usable
 
-MOST_PLACES, MOST_ROWS = 6, 1000
-"""rows of a text that are shown for each set, and rows that are searched for further labels"""
+MOST_PLACES = 6
+"""rows of a text that are shown for each set"""
 
 
 @dataclass
@@ -151,34 +150,22 @@ def _in_file_order(survey: Survey, sorted_S: np.ndarray, count: int) -> list[int
 def _read_again(
     survey: Survey, asked: np.ndarray, wanted: dict[int, Shown], totals: Counter[int], advance: Advance
 ) -> None:
-    """Fill in the texts and places of the requested hashes that occur in a set."""
-    rows_K = np.flatnonzero(among(survey.hash_N, asked))
-    if not len(rows_K):
-        return
-    seen: Counter[int] = Counter()
-    remaining = iter(rows_K.tolist())
-    next_row: int | None = next(remaining)
-    first = 0
-    for chunk in survey.source.reading.chunks(survey.source.files):
+    """Fill in the texts and places of the requested hashes that occur in a set: the first rows, and further labels."""
+    source, is_asked_N = survey.source, among(survey.hash_N, asked)
+    first, left, seen = 0, int(is_asked_N.sum()), Counter[int]()
+    for chunk in source.reading.chunks(source.files) if left else ():
         # The same filter as in the first pass, so that row numbers agree.
-        rows = list(usable(survey.source, chunk))
-        while next_row is not None and next_row < first + len(rows):
-            text = int(survey.hash_N[next_row])
+        rows = list(usable(source, chunk))
+        for place in np.flatnonzero(is_asked_N[first : first + len(rows)]).tolist():
+            (file, row), text = rows[place], int(survey.hash_N[first + place])
+            shown = wanted.setdefault(text, Shown(" / ".join(spoken_texts(source.layout, row.values)), totals[text]))
+            label, left = label_of(row.values), left - 1
             seen[text] += 1
-            # A text of a million rows must not take a million looks.
-            if seen[text] <= MOST_ROWS:
-                shown = wanted.setdefault(text, Shown("", totals[text]))
-                _note(survey.source, *rows[next_row - first], shown, always=seen[text] <= MOST_PLACES)
-            next_row = next(remaining, None)
+            known = any((one.set, one.label) == (source.name, label) for one in shown.places)
+            if seen[text] <= MOST_PLACES or not known:
+                where = f"{source.files[file].path.name}:{row.number}"
+                shown.places.append(Occurrence(source.name, where, label))
         first += len(rows)
         advance(len(chunk))
-        if next_row is None:
+        if not left:
             return
-
-
-def _note(source: Source, file: int, row: Row, shown: Shown, *, always: bool) -> None:
-    """Add a row to the places of a text if `always`, or if no place of the set has its label yet."""
-    label = label_of(row.values)
-    if always or not any((one.set, one.label) == (source.name, label) for one in shown.places):
-        shown.text = " / ".join(spoken_texts(source.layout, row.values))
-        shown.places.append(Occurrence(source.name, f"{source.files[file].path.name}:{row.number}", label))

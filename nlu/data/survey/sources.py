@@ -7,17 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from nlu.config.checks.values import wrong_values
-from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
-from nlu.config.keys import schema_of
-from nlu.config.nearest import hint
-from nlu.config.targets import TARGET
 from nlu.config.words import listed
-from nlu.data import keys as schemas
-from nlu.data.dataset import Files, SourceFile, find_file
+from nlu.data.dataset import SourceFile, find_file
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
@@ -139,53 +131,6 @@ def _how(path: Path, fields: Fields | None, file_format: str, header: bool | Non
             "text_a=COLUMN and text_b=COLUMN, or tokens=COLUMN"
         )
     return Guess(fields, header, file_format, dict.fromkeys(fields, SAID))
-
-
-def of_choice(name: str, max_rows: int | None) -> list[Source]:
-    """Return the sets of a choice of the group data, or of a YAML file with the same keys; fetch missing files.
-
-    Raises UserError for an unknown choice, and DataError for files that cannot be found.
-    """
-    folder = conf_dir() / "data"
-    path = next((one for one in (folder / f"{name}.yaml", Path(name)) if one.is_file()), None)
-    if path is None:
-        known = sorted(choice.stem for choice in folder.glob("*.yaml"))
-        raise UserError(f"--data is {name}, which is not a data set; {hint(name, known)}")
-    files = _files_of(path)
-    sources = []
-    for set_name, found in files.sets().items():
-        if files.fields or files.format == "lines":
-            how = Guess(files.fields, files.header, files.format)
-            sentence = f"{how.sentence()}, as {path.name} says"
-        else:
-            how = guess(found[0].path, files.format, files.header, files.dialect)
-            sentence = how.sentence()
-        reading = Reading(how.fields, files.format, how.header, max_rows or files.max_rows, None, files.dialect)
-        sources.append(Source(set_name, found, reading, sentence))
-    return sources
-
-
-def _files_of(path: Path) -> Files:
-    try:
-        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--data is {path}, which is not YAML ({str(error).splitlines()[0]}); fix it") from None
-    known = schema_of(FILES).keys
-    if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
-        raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
-    values = {key: value for key, value in content.items() if key in known}
-    if problems := wrong_values("", values, FILES):
-        raise UserError(*(f"{path}: {problem}" for problem in problems))
-    if values.pop("reader", None) is not None:
-        raise UserError(
-            f"--data is {path}, whose files are read by data.reader, a class of your own, which nlu.data does not "
-            "import; use nlu.preprocess, which prints the same counts"
-        )
-    # Sequences do not matter for counts.
-    values.pop("layout", None)
-    if values.get("train") in (None, "???"):
-        raise UserError(f"--data is {path}, which names no files; name the files themselves")
-    return Files(schemas.Files(**values))
 
 
 @dataclass

@@ -166,40 +166,41 @@ SEVERAL = [SourceFile(Path("a.csv")), SourceFile(Path("b.csv"))]
 FIELDS = "'data.fields={text: text, label: label}'"
 
 
+OF_FILE = f"data=files data.train=train.csv {FIELDS} data.max_len=128"
+
+
 @pytest.mark.parametrize(
-    ("surveys", "model", "choice", "words"),
+    ("surveys", "model", "words"),
     [
-        ([{}], None, None, f"model=e5_small data=files data.train=train.csv {FIELDS} data.max_len=128"),
-        ([{"letters": "好"}], None, None, f"data=files data.train=train.csv {FIELDS} data.max_len=128"),
-        ([{}], "hf://m", "shop", "model.pretrained=hf://m data=shop data.max_len=128"),
-        ([{"fields": {"text_a": 0, "text_b": "of it"}}], None, None,
+        ([{}], None, f"model=e5_small {OF_FILE}"),
+        ([{"letters": "好"}], None, OF_FILE),
+        ([{}], "hf://m", f"model.pretrained=hf://m {OF_FILE}"),
+        ([{"fields": {"text_a": 0, "text_b": "of it"}}], None,
          "task=match model=e5_small data=files data.train=train.csv "
          "'data.fields={text_a: 0, text_b: '\"'\"'of it'\"'\"'}' data.max_len=128"),
-        ([{"fields": {"tokens": 0, "tags": 1}}], None, "c", "task=tag model=e5_small data=c data.max_len=128"),
-        ([{"is_several": True}], None, "c", "task=multilabel model=e5_small data=c data.max_len=128"),
-        ([{"texts": [0, 0, 2, 3], "labels": [*"xxyy"]}], "m", "c",
-         "model.pretrained=m data=c data.max_len=128 data.drop_duplicates=true"),
-        ([{"texts": [0, 0, 2, 3], "labels": [*"xyxy"]}], "m", "c", "model.pretrained=m data=c data.max_len=128"),
-        ([{}, {"name": "dev", "bad": BAD}], "m", "c",
-         "model.pretrained=m data=c data.max_len=128 data.on_bad_row=skip"),
-        ([{"name": "TEST"}, {"name": "my-train"}, {"name": "b", "labels": ["(none)"]}, {"name": "c"}], "m", None,
+        ([{"fields": {"tokens": 0, "tags": 1}}], "m", "task=tag model.pretrained=m data=files data.train=train.csv "
+         "'data.fields={tokens: 0, tags: 1}' data.max_len=128"),
+        ([{"is_several": True}], "m", f"task=multilabel model.pretrained=m {OF_FILE}"),
+        ([{"texts": [0, 0, 2, 3], "labels": [*"xxyy"]}], "m",
+         f"model.pretrained=m {OF_FILE} data.drop_duplicates=true"),
+        ([{"texts": [0, 0, 2, 3], "labels": [*"xyxy"]}], "m", f"model.pretrained=m {OF_FILE}"),
+        ([{"bad": BAD}], "m", f"model.pretrained=m {OF_FILE} data.on_bad_row=skip"),
+        ([{"name": "TEST"}, {"name": "my-train"}, {"name": "b", "labels": ["(none)"]}, {"name": "c"}], "m",
          f"model.pretrained=m data=files data.train=my-train.csv data.dev=c.csv data.test=TEST.csv {FIELDS} "
          "data.max_len=128"),
-        ([{"files": SEVERAL, "fields": {}, "file_format": "csv"}], "m", None,
+        ([{"files": SEVERAL, "fields": {}, "file_format": "csv"}], "m",
          "model.pretrained=m data=files 'data.train=[a.csv,b.csv]' data.max_len=128"),
-        ([{"files": LABELLED, "fields": {}, "file_format": "lines"}], "m", None,
+        ([{"files": LABELLED, "fields": {}, "file_format": "lines"}], "m",
          "model.pretrained=m data=files 'data.train={neg: n.txt, pos: p.txt}' data.format=lines data.max_len=128"),
-        ([{"header": True}], "m", None,
-         f"model.pretrained=m data=files data.train=train.csv {FIELDS} data.max_len=128"),
-        ([{"header": False, "fields": {"text": 0}}], "m", None,
+        ([{"header": False, "fields": {"text": 0}}], "m",
          "model.pretrained=m data=files data.train=train.csv 'data.fields={text: 0}' data.max_len=128"),
-        ([{"header": True, "fields": {"text": 0}}], "m", None,
+        ([{"header": True, "fields": {"text": 0}}], "m",
          "model.pretrained=m data=files data.train=train.csv 'data.fields={text: 0}' data.header=true "
          "data.max_len=128"),
     ],
 )  # fmt: skip
 def test_the_command_to_begin_with_says_what_these_rows_need(
-    surveys: list[dict[str, Any]], model: str | None, choice: str | None, words: str
+    surveys: list[dict[str, Any]], model: str | None, words: str
 ) -> None:
     made = [survey(**{"name": "train", "labels": [*"xyxy"], **one}) for one in surveys]
-    assert command(report_of(*made), model, choice) == f"python -m nlu.train {words}"
+    assert command(report_of(*made), model) == f"python -m nlu.train {words}"
