@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +106,11 @@ class JoinedFolds:
 
     def records(self) -> Iterator[Record]:
         """Yield the records in order of `id`, each with its `fold`. Each call reads the files again, as a stream."""
-        return heapq.merge(*(_of_fold(fold, part) for fold, part in self.parts.items()), key=_id_of)
+        return heapq.merge(*(_of_fold(fold, part) for fold, part in self.parts.items()), key=itemgetter("id"))
 
 
 def _of_fold(fold: int, part: Predictions) -> Iterator[Record]:
-    records: Iterable[Record] = part
-    # A file that was edited by hand may be unsorted.
-    if any(first["id"] > second["id"] for first, second in pairwise(part)):
-        records = sorted(part, key=_id_of)
-    return ({"fold": fold, **record} for record in records)
-
-
-def _id_of(record: Record) -> int:
-    return record["id"]
+    return ({"fold": fold, **record} for record in part)
 
 
 def join_folds(folders: Sequence[Path]) -> JoinedFolds:
@@ -139,14 +131,11 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
     joined = JoinedFolds(runs[0]["folds"], runs[0]["seed"], {}, dict(sorted(parts.items())))
     sets = _read(folders[0] / "data.json")["sets"]
     # The rows on which a fold trains and those that it holds out are all rows.
-    wanted, held, last = sets["train"]["examples"] + sets[HELD_OUT]["examples"], 0, None
-    distinct = 0
-    for record in joined.records():
-        # The records come in order of `id`, so a row that occurs twice follows itself.
-        held, distinct, last = held + 1, distinct + (record["id"] != last), record["id"]
-    if held != wanted or distinct != wanted:
+    wanted = sets["train"]["examples"] + sets[HELD_OUT]["examples"]
+    held = [record["id"] for record in joined.records()]
+    if not len(held) == len(set(held)) == wanted:
         raise UserError(
-            f"the folds in {folders[0].parent} hold out {held} rows, but there are {wanted} training examples, "
+            f"the folds in {folders[0].parent} hold out {len(held)} rows, but there are {wanted} training examples, "
             "each held out once; if the data have changed between the folds, run them again"
         )
     names = _read(folders[0] / "data.json")["labels"]

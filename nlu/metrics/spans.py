@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -54,35 +53,6 @@ def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         dtype=bool,
     ).reshape(len(names), len(names))
     return follows_CC, np.array([not name.startswith("I-") for name in names], dtype=bool)
-
-
-def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return the tag sequence with the largest sum of scores that `legal_steps` allows (Viterbi); (U,).
-
-    Of equal sequences the one with tags of lower numbers is returned.
-    """
-    tags_U = np.zeros(len(scores_UC), np.int64)
-    if not len(scores_UC):
-        return tags_U
-    forbidden_CC, first_C = _costs(tuple(names))
-    best_C = scores_UC[0] + first_C
-    came_from_UC = np.zeros(scores_UC.shape, np.int64)
-    for place in range(1, len(scores_UC)):
-        # argmax takes the first of equal values, so ties are decided by the numbers of tags, equally on every machine.
-        paths_CC = best_C[:, None] + forbidden_CC
-        came_from_UC[place] = paths_CC.argmax(0)
-        best_C = paths_CC.max(0) + scores_UC[place]
-    tags_U[-1] = best_C.argmax()
-    for place in range(len(scores_UC) - 1, 0, -1):
-        tags_U[place - 1] = came_from_UC[place, tags_U[place]]
-    return tags_U
-
-
-@cache
-def _costs(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is added to the score of a tag (column) after another (row), and of a first tag: 0 or -inf."""
-    follows_CC, begins_C = legal_steps(names)
-    return np.where(follows_CC, 0.0, -np.inf), np.where(begins_C, 0.0, -np.inf)
 
 
 class SpanScorer(Columns):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nlu.config.keys import takes
@@ -13,8 +14,8 @@ from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import UnitScorer, log_probabilities
 from nlu.metrics.scores import Scorer
-from nlu.metrics.spans import Span, SpanScorer, in_characters, legal_tags, spans_of
-from nlu.models.heads.crf import CrfHead
+from nlu.metrics.spans import Span, SpanScorer, in_characters, legal_steps, spans_of
+from nlu.models.heads.crf import CrfHead, best_tags
 from nlu.models.task_model import TaskModel
 from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -111,11 +112,11 @@ class Tag(RowsOfLogits):
         log_probs_UC = log_probabilities(to_host(outputs["logits"]))
         if self.decode == "greedy" or self.known.is_classes:
             return [log_probs_UC[piece].argmax(1) for piece in pieces]
-        empty_U = np.zeros(0, np.int64)
-        return [
-            legal_tags(log_probs_UC[piece], self.known.names) if piece.stop > piece.start else empty_U
-            for piece in pieces
-        ]
+        assert batch.unit_counts_B is not None, "a batch of tagged units"
+        scores_UC, legal = torch.from_numpy(log_probs_UC), legal_steps(self.known.names)
+        after_CC, start_C = (torch.from_numpy(np.where(one, 0.0, -np.inf)) for one in legal)
+        best_U = best_tags(scores_UC, batch.unit_counts_B, after_CC, start_C, torch.zeros_like(start_C)).numpy()
+        return [best_U[piece] for piece in pieces]
 
     def _loss(self, model: TaskModel, batch: Batch, outputs: Outputs) -> np.ndarray:
         """Return the negative log likelihood of the tags of each example, (B,), float64."""

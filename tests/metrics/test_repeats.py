@@ -92,7 +92,7 @@ def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: i
 
 
 def test_folds_are_joined_in_row_order_for_any_order_of_their_folders(tmp_path: Path) -> None:
-    folders = [write_fold(tmp_path / "a", 1, [3, 0], 3), write_fold(tmp_path / "b", 0, [4, 1, 2], 2)]
+    folders = [write_fold(tmp_path / "a", 1, [0, 3], 3), write_fold(tmp_path / "b", 0, [1, 2, 4], 2)]
     joined = join_folds(folders)
     again = join_folds(folders[::-1])
     assert (joined.header, list(joined.records())) == (again.header, list(again.records()))

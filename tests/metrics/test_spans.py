@@ -1,17 +1,14 @@
-"""Spans read from tags, the best legal tags, and their counts, against brute force and sums done by hand."""
+"""Spans read from tags, and their counts, against sums done by hand."""
 
 import itertools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data.targets.tags import split_tag, to_bio
-from nlu.metrics.spans import SpanScorer, legal_tags, spans_of
-
-NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+from nlu.metrics.spans import SpanScorer, spans_of
 
 
 @pytest.mark.parametrize(
@@ -22,30 +19,6 @@ NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 )  # fmt: skip
 def test_spans_are_read_from_bio_tags(tags, spans):
     assert spans_of(tags.split()) == spans
-
-
-def is_legal(tags):
-    pairs = zip(["O", *tags], tags, strict=False)
-    return all(tag[0] != "I" or before[2:] == tag[2:] for before, tag in pairs)
-
-
-@given(st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_the_legal_tags_are_the_best_of_all_legal_sequences(length, seed):
-    scores_UC = np.random.default_rng(seed).normal(size=(length, len(NAMES)))
-    best = max(
-        (tags for tags in itertools.product(range(len(NAMES)), repeat=length) if is_legal([NAMES[t] for t in tags])),
-        key=lambda tags: sum(scores_UC[place, tag] for place, tag in enumerate(tags)),
-    )
-    assert legal_tags(scores_UC, NAMES).tolist() == list(best)
-
-
-@given(st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_the_legal_tags_are_legal_and_those_of_each_unit_where_these_are(length, seed):
-    scores_UC = np.random.default_rng(seed).normal(size=(length, len(NAMES)))
-    tags = [NAMES[tag] for tag in legal_tags(scores_UC, NAMES)]
-    greedy = [NAMES[tag] for tag in scores_UC.argmax(1)]
-    assert is_legal(tags)
-    assert tags == greedy or not is_legal(greedy)
 
 
 def test_records_of_tagged_rows_are_scored_as_by_hand() -> None:

@@ -67,29 +67,9 @@ class CrfHead(nn.Module):
             logits_UC.float(), tags_U, *self._scores(), _Places(counts_B, logits_UC.device)
         )
 
-    @torch.no_grad()
     def decode(self, logits_UC: Tensor, counts_B: np.ndarray) -> Tensor:
-        """Return the most probable tags of each example (Viterbi), (U,); a tie goes to the tag with the lower
-        number."""
-        transitions_CC, start_C, end_C = self._scores()
-        places = _Places(counts_B, logits_UC.device)
-        logits_PC = logits_UC.float().index_select(0, places.unit_P)
-        best_AC, came_from, ends = start_C, [], []
-        for number, (here, logits_AC) in enumerate(zip(places.sizes, logits_PC.split(places.sizes), strict=True)):
-            if number:
-                # Only the examples that still have a unit here.
-                best_AC, from_AC = (best_AC[:here, :, None] + transitions_CC).max(1)
-                came_from.append(from_AC)
-            best_AC = best_AC + logits_AC
-            ends.append((best_AC[places.next_size(number) :] + end_C).argmax(1))
-        tag_A, parts = logits_PC.new_zeros(0, dtype=torch.int64), []
-        for number in reversed(range(len(places.sizes))):
-            tag_A = torch.cat([tag_A, ends[number]])
-            parts.append(tag_A)
-            if number:
-                tag_A = came_from[number - 1].gather(1, tag_A[:, None])[:, 0]
-        tags_P = torch.cat(parts[::-1]) if parts else tag_A
-        return torch.empty_like(tags_P).index_copy_(0, places.unit_P, tags_P)
+        """Return `best_tags` of each example; (U,)."""
+        return best_tags(logits_UC.float(), counts_B, *self._scores())
 
     def log_marginals(self, logits_UC: Tensor, counts_B: np.ndarray, temperature: float = 1.0) -> Tensor:
         """Return the logarithm of the probability of each tag at each unit, over all tag sequences; (U, C), float32.
@@ -124,6 +104,31 @@ class CrfHead(nn.Module):
         """Return the scores of transitions, first and last tags, with minus infinity for forbidden ones."""
         transitions_CC = self.transitions_CC.masked_fill(self._forbidden_CC, -torch.inf)
         return transitions_CC, self.start_C.masked_fill(self._forbidden_C, -torch.inf), self.end_C
+
+
+@torch.no_grad()
+def best_tags(
+    logits_UC: Tensor, counts_B: np.ndarray, transitions_CC: Tensor, start_C: Tensor, end_C: Tensor
+) -> Tensor:
+    """Return the most probable tags of each example (Viterbi), (U,); a tie goes to the tag with the lower number."""
+    places = _Places(counts_B, logits_UC.device)
+    logits_PC = logits_UC.index_select(0, places.unit_P)
+    best_AC, came_from, ends = start_C, [], []
+    for number, (here, logits_AC) in enumerate(zip(places.sizes, logits_PC.split(places.sizes), strict=True)):
+        if number:
+            # Only the examples that still have a unit here.
+            best_AC, from_AC = (best_AC[:here, :, None] + transitions_CC).max(1)
+            came_from.append(from_AC)
+        best_AC = best_AC + logits_AC
+        ends.append((best_AC[places.next_size(number) :] + end_C).argmax(1))
+    tag_A, parts = logits_PC.new_zeros(0, dtype=torch.int64), []
+    for number in reversed(range(len(places.sizes))):
+        tag_A = torch.cat([tag_A, ends[number]])
+        parts.append(tag_A)
+        if number:
+            tag_A = came_from[number - 1].gather(1, tag_A[:, None])[:, 0]
+    tags_P = torch.cat(parts[::-1]) if parts else tag_A
+    return torch.empty_like(tags_P).index_copy_(0, places.unit_P, tags_P)
 
 
 class _Places:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
-from nlu.metrics.spans import legal_tags
 from nlu.models.heads.crf import CrfHead
 from tests.models.parts import Target
 
@@ -107,11 +106,6 @@ def test_the_decoded_tags_are_the_best_of_all_legal_paths(seed):
     scores = all_paths(head, logits_UC, TAGS)
     best = max(scores, key=lambda path: scores[path].item())
     assert tuple(head.decode(logits_UC, np.array([5])).tolist()) == best
-
-
-def test_without_learned_scores_the_decoded_tags_are_the_best_legal_ones():
-    head, (logits_UC, _) = CrfHead(8, Target(MANY, "tags"), None), example(40, 3, MANY)
-    assert head.decode(logits_UC, np.array([40])).tolist() == legal_tags(logits_UC.numpy(), MANY).tolist()
 
 
 def test_forbidden_tags_are_never_decoded_however_high_their_scores():
