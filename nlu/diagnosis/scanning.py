@@ -9,7 +9,7 @@ from nlu.config.scan import Scan
 from nlu.diagnosis.batch_scan import BatchScan, run_batch_scan
 from nlu.diagnosis.range_test import RangeTest, run_range_test
 from nlu.diagnosis.steps import built
-from nlu.display.canvas import BEST_COLOUR, SET_COLOURS, TITLE, new_figure, save_drawn, styled
+from nlu.display.canvas import SET_COLOURS, new_figure, save_drawn, styled
 from nlu.display.progress import Progress
 from nlu.display.tables import print_table
 from nlu.runs import logs
@@ -75,7 +75,7 @@ def figure_of(found: RangeTest) -> Figure:
         axes.set(xlabel="learning rate (optimizer.lr), higher at each step", ylabel="loss", xscale="log")
         axes.xaxis.set_major_formatter("{x:.0e}")
         if (best := found.recommended) is not None:
-            axes.axvline(best, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {best:g}")
-        axes.set_title("scan of optimizer.lr", **TITLE)
+            axes.axvline(best, color=SET_COLOURS[5], linewidth=1.6, label=f"recommended: {best:g}")
+        axes.set_title("scan of optimizer.lr", loc="left", fontsize=10, color="#444444")
         axes.legend(loc="best")
     return figure
