@@ -21,9 +21,15 @@ multiply_strictly()
 
 
 def load(
-    run: "str | Path", *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
-    batch_size: int = 64, precision: str | None = None, long: str | None = None,
-) -> "Loaded":  # fmt: skip
+    run: "str | Path",
+    *,
+    checkpoint: str = "best",
+    head_name: str | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    precision: str | None = None,
+    long: str | None = None,
+) -> "Loaded":
     """Load a trained run, to predict, score and encode in Python.
 
     `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded.
@@ -41,9 +47,14 @@ def load(
     from nlu.inference.loaded import Loaded
 
     return Loaded.of(
-        run, checkpoint=checkpoint, head_name=head_name, device=device, batch_size=batch_size, precision=precision,
+        run,
+        checkpoint=checkpoint,
+        head_name=head_name,
+        device=device,
+        batch_size=batch_size,
+        precision=precision,
         long=long,
-    )  # fmt: skip
+    )
 
 
 def fit(overrides: "Sequence[str]" = (), *, train: object = None, dev: object = None, test: object = None) -> "Loaded":

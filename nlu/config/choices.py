@@ -19,15 +19,22 @@ RUN = "nlu.config.schema.Run"
 PREPROCESS = "nlu.config.schema.Preprocess"
 EVALUATE = "nlu.config.inference.Evaluate"
 SCHEMAS = {
-    "train": RUN, "preprocess": PREPROCESS, "evaluate": EVALUATE,
-    "export": "nlu.config.inference.Export", "predict": "nlu.config.inference.Predict",
-    "serve": "nlu.config.inference.Serve", "prune": "nlu.config.inference.Prune",
-    "profile": "nlu.config.inference.Profile", "scan": "nlu.config.scan.Scan",
-}  # fmt: skip
+    "train": RUN,
+    "preprocess": PREPROCESS,
+    "evaluate": EVALUATE,
+    "export": "nlu.config.inference.Export",
+    "predict": "nlu.config.inference.Predict",
+    "serve": "nlu.config.inference.Serve",
+    "prune": "nlu.config.inference.Prune",
+    "profile": "nlu.config.inference.Profile",
+    "scan": "nlu.config.scan.Scan",
+}
 """For each command that composes a configuration, the dataclass of the top-level keys."""
 PLAIN_GROUPS = {
-    "trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds", "input": "nlu.config.inference.Input",
-}  # fmt: skip
+    "trainer": "nlu.config.schema.Trainer",
+    "folds": "nlu.config.schema.Folds",
+    "input": "nlu.config.inference.Input",
+}
 """Groups without a target, and the dataclass that is their schema."""
 BASES = {"data": "files"}
 """Groups whose choices may leave out `_target_`, and the shipped choice that such a choice is based on."""

@@ -120,8 +120,6 @@ hydra.launcher.code_limit_mb -> - | code has at most 100 MB; put data on the sto
 """
 """Whole keys of other commands of nlu and of its earlier versions."""
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conll", ".gz")
-NAMED_CHOICES = 5
-"""Choices that a hint names; the others are counted."""
 LONGEST_HINT = 200
 """Characters of a hint; a longer one names too many keys to be read."""
 
@@ -148,9 +146,8 @@ def hint_of_key(key: str, valid: Collection[str], schema: str = RUN) -> str:
         return text
     if (known := key_elsewhere(key, schema) or key_of_another_choice(key, schema)) is not None:
         return known
-    siblings = [each for each in valid if group and each.rpartition(".")[0] == group]
-    hints = (hint(key, names) for names in (valid, siblings) if names)
-    return next((text for text in hints if len(text) <= LONGEST_HINT), "see --cfg job for all keys")
+    text = hint(key, valid)
+    return text if len(text) <= LONGEST_HINT else "see --cfg job for all keys"
 
 
 def key_elsewhere(key: str, schema: str | None = None) -> str | None:
@@ -180,8 +177,7 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
     owners = []
     for each in [group] if group else sorted(path.name for path in conf_dir().iterdir() if path.is_dir()):
         if found := [choice for choice, keys in _choices(each).items() if name in keys]:
-            more = f" or {len(found) - NAMED_CHOICES} more" if len(found) > NAMED_CHOICES else ""
-            named = " or ".join(f"{each}={choice}" for choice in found[:NAMED_CHOICES]) + more
+            named = " or ".join(f"{each}={choice}" for choice in found[:3]) + " or others" * (len(found) > 3)
             command = "" if _is_of(each, schema) else ", in python -m nlu.train"
             owners.append(f"{'a key' if group else f'{each}.{name}'} of {named}{command}")
     return f"it is {' or '.join(owners[:3])}" if owners else None

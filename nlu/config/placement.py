@@ -87,10 +87,14 @@ class Placement:
     def environment(self) -> dict[str, str]:
         """Return the environment variables of a process in this place."""
         return {
-            "RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_world_size), "GROUP_RANK": str(self.node),
-            "GROUP_WORLD_SIZE": str(self.nodes), MEETING: self.meeting or "",
-        }  # fmt: skip
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            MEETING: self.meeting or "",
+        }
 
 
 def placement(environment: Mapping[str, str] = os.environ) -> Placement:

@@ -14,8 +14,14 @@ from nlu.config.schema import Run
 from nlu.config.types import Config, ConfigLike
 
 ALLOWED = (
-    "seed", "dry_run", "trusted_packages", "precision", "trainer.device", "trainer.devices", "trainer.eval_batch_size",
-)  # fmt: skip
+    "seed",
+    "dry_run",
+    "trusted_packages",
+    "precision",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.eval_batch_size",
+)
 """Keys of a run that may have other values when it is scored."""
 SETS = ("train", "dev", "test")
 _DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None, "records": None}
@@ -76,12 +82,9 @@ def on_run(
         if "data.max_rows" not in given:
             # Score all rows, even if the run was trained on the first ones only.
             config["data"]["max_rows"] = None
-        for group, key, value in (
-            ("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "keep_layers", None),
-            ("model", "embeddings", None),
-        ):  # fmt: skip
-            if key in config[group]:
-                config[group][key] = value
+        of_weights = {"pretrained": checkpoint, "keep_layers": None, "embeddings": None}
+        for group, of_group in (("tokenizer", {"vocab": None}), ("model", of_weights)):
+            config[group] |= {key: value for key, value in of_group.items() if key in config[group]}
     # Scoring needs no teacher, which need not be on this machine.
     for key, value in (("teacher", checkpoint), ("logits", None)):
         if key in config["method"]:

@@ -47,10 +47,9 @@ from nlu.config.targets import trust
 from nlu.config.types import Config
 from nlu.config.words import counted
 
-_OF_A_DISK = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
-    errno.EISDIR, errno.ENAMETOOLONG,
-)  # fmt: skip
+_OF_A_DISK = [
+    getattr(errno, name) for name in "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EEXIST ENOTDIR EISDIR ENAMETOOLONG".split()
+]
 """Errors that a user can correct: no space, no permission, or a path that cannot be used."""
 
 Task = Callable[[DictConfig], object]

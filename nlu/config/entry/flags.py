@@ -23,9 +23,14 @@ from nlu.config.foreign import key_elsewhere
 HIDDEN = "***"
 """What replaces a secret in a run's file `overrides`."""
 _SWITCHES = {
-    "--help": "-h", "--hydra-help": None, "--version": None, "--resolve": None, "--run": "-r", "--multirun": "-m",
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
     "--shell-completion": "-sc",
-}  # fmt: skip
+}
 _VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-name": "-cn", "--config-dir": "-cd"}
 _INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SHORT = {"folds": "folds.count", "input": "input.path"}
