@@ -47,6 +47,26 @@ def test_model2vec_and_sentence_transformers_give_the_vectors_of_the_run(kind: K
     assert cosine == pytest.approx(1, abs=1e-6)
 
 
+SIAMESE = Kind(("task=siamese", "model.pooling=null"), pair_of_classes)
+
+
+def test_layers_after_the_pooling_come_back_too(hub: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    models = pytest.importorskip("sentence_transformers.models")
+    modules = [
+        models.Transformer(str(hub), max_seq_length=32),
+        models.Pooling(16, pooling_mode="mean"),
+        models.Dense(16, 8),
+        models.Normalize(),
+    ]
+    library.SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "whole"))
+    run = trained(of_transformers(SIAMESE, tmp_path / "whole"), tmp_path, *STANDING_STILL)
+    export(f"run={run}", "format=sentence_transformers", f"out={tmp_path}/out")
+    before, after = (library.SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("whole", "out"))
+    assert [type(module).__name__ for module in after] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-5)
+
+
 LORA = ("adapter=lora", "adapter.rank=3", "adapter.alpha=5", "optimizer.lr=3e-2")
 TARGETS = "adapter.targets=['*query','*value','*intermediate.dense']"
 

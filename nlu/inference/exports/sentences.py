@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,13 +19,11 @@ from nlu.inference.exports.padded import (
     require_pooling,
     transformers_config,
     transformers_weights,
-    write_config,
 )
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
-from nlu.storage.tensors import save_tensors
 from nlu.training import keys as schemas
 from nlu.training.precision import Precision
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORMAT = "sentence_transformers"
-POOLING = Path("1_Pooling")
 
 
 def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
@@ -41,6 +39,7 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     Raises UserError if the run encodes pairs together.
     """
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
     trained = trained.without_adapter()
     theirs = trained.model.backbone
@@ -52,51 +51,22 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
         )
     require_pooling(backbone, FORMAT, ("mean", "max", "first", "last"))
     reads_last = isinstance(backbone, HuggingFace) and backbone.reads_last and backbone.pooling in ("first", "last")
-    _encoder_of(trained, backbone).save_pretrained(folder)
-    tokenizer_of(trained).save_pretrained(folder)
-    modules = [("", "Transformer"), (str(POOLING), "Pooling")]
-    # Only model=hf has such layers.
-    for layer, made in zip(backbone.after.dense, getattr(backbone, "dense", None) or (), strict=True):
-        modules.append((f"{len(modules)}_Dense", "Dense"))
-        _write_dense(folder / modules[-1][0], layer, made)
-    if backbone.after.normalizes:
-        (folder / f"{len(modules)}_Normalize").mkdir()
-        modules.append((f"{len(modules)}_Normalize", "Normalize"))
-    write_config(
-        folder / "modules.json",
-        [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for number, (path, kind) in enumerate(modules)
-        ],
-    )
-    write_config(
-        folder / "sentence_bert_config.json", {"max_seq_length": trained.config.data["max_len"], "do_lower_case": False}
-    )
-    write_config(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-    (folder / POOLING).mkdir()
-    write_config(
-        folder / POOLING / "config.json",
-        {
-            "word_embedding_dimension": backbone.width,
-            "pooling_mode_cls_token": backbone.pooling == "first" and not reads_last,
-            "pooling_mode_lasttoken": reads_last,
-            "pooling_mode_mean_tokens": backbone.pooling == "mean",
-            "pooling_mode_max_tokens": backbone.pooling == "max",
-            "pooling_mode_mean_sqrt_len_tokens": False,
-            "include_prompt": True,
-        },
-    )
+    mode = "lasttoken" if reads_last else {"first": "cls"}.get(backbone.pooling, backbone.pooling)
+    with TemporaryDirectory(prefix="nlu-export-") as encoder:
+        _encoder_of(trained, backbone).save_pretrained(encoder)
+        tokenizer_of(trained).save_pretrained(encoder)
+        modules: list[nn.Module] = [Transformer(encoder, max_seq_length=trained.config.data["max_len"])]
+        modules.append(Pooling(backbone.width, pooling_mode=mode))
+        # Only model=hf has such layers.
+        for layer, made in zip(backbone.after.dense, getattr(backbone, "dense", None) or (), strict=True):
+            dense = Dense(*(layer[name] for name in ("in_features", "out_features", "bias")), made.get_submodule("1"))
+            dense.linear.load_state_dict(made.get_submodule("0").state_dict())
+            modules.append(dense)
+        if backbone.after.normalizes:
+            modules.append(Normalize())
+        model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+        model.save_pretrained(str(folder), create_model_card=False)
     return difference_of_vectors(trained, rows, SentenceTransformer(str(folder), device="cpu").encode)
-
-
-def _write_dense(folder: Path, layer: dict[str, Any], made: nn.Module) -> None:
-    """Write a linear layer and the function after it."""
-    folder.mkdir()
-    function = type(made.get_submodule("1"))
-    sizes = {name: layer[name] for name in ("in_features", "out_features", "bias")}
-    write_config(folder / "config.json", {**sizes, "activation_function": f"{function.__module__}.{function.__name__}"})
-    tensors = {f"linear.{name}": value for name, value in made.get_submodule("0").state_dict().items()}
-    save_tensors(folder / "model.safetensors", tensors)
 
 
 def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> "PreTrainedModel":
