@@ -12,8 +12,8 @@ from nlu.data.store import EncodedRows
 from nlu.diagnosis.profiled import Profiled, device_name, memory_mb
 from nlu.diagnosis.traced import Traced, trace
 from nlu.display.progress import Progress
+from nlu.inference.cells import PredictedRow
 from nlu.inference.locate import Located
-from nlu.inference.predicted_row import PredictedRow
 from nlu.inference.prediction import Chunk, Work, work_of
 from nlu.inference.source import found
 from nlu.inference.trained import load_trained

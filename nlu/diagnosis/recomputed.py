@@ -16,11 +16,11 @@ from nlu.config.words import counted
 from nlu.data.examples import Examples
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.display.progress import Progress
-from nlu.inference.evaluation import changed_rows, store_of_run
+from nlu.inference.evaluation import store_of_run
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.reports.runs import saved_config
-from nlu.runs.checkpoint import read_order
+from nlu.runs.checkpoint import OrderKey, read_order
 from nlu.runs.predictions import Record
 from nlu.storage.settle import is_whole
 from nlu.training.evaluation import Evaluator, score
@@ -147,3 +147,12 @@ def _distance(first: object, second: object) -> float:
 
 def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each evaluated set whose rows, tokens or labels differ from those of a saved state."""
+    return [
+        f"the rows of {name}, or what turns them into tokens and labels, have changed"
+        for name, digest in order["evaluated"]
+        if digests.get(name) != digest
+    ]

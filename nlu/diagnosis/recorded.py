@@ -1,18 +1,17 @@
 """Reasons why a score may differ, from the records of a run: its end, code, versions, machine, settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nlu.config.words import counted, path_text
 from nlu.diagnosis.check import Check, broken, warning
-from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import scores_at
 from nlu.reports.runs import RunRecord, is_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.logs import LOG
-from nlu.runs.provenance import code_changes, starts_of
+from nlu.runs.provenance import code_changes, describe_code, starts_of
 from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_of
@@ -147,3 +146,22 @@ def settings(config: dict[str, Any], facts: dict[str, Any], set_name: str | None
     if own.get("in_train"):
         says = f"{counted(own['in_train'], 'text')} of {set_name} in the training set too, so its score is optimistic"
         yield warning("rows in train", says, "remove them from one of the two")
+
+
+def changed_versions(start: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each package whose version differs from the one that a run recorded when it started."""
+    there = start["versions"]
+    return [
+        f"{name} {there.get(name)} there, {version} here"
+        for name, version in describe_code()["versions"].items()
+        if there.get(name) != version
+    ]
+
+
+def changed_commit(start: Mapping[str, Any]) -> list[str]:
+    """Return a sentence if the commit differs from the one that a run recorded when it started, or has changes."""
+    there, here = start.get("git") or {}, describe_code()["git"] or {}
+    # A commit may be absent on both sides, such as for an installed package; then only the versions can tell.
+    if there.get("commit") == here.get("commit") and not (there.get("dirty") or here.get("dirty")):
+        return []
+    return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with uncommitted changes"]

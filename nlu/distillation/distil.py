@@ -19,8 +19,7 @@ from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.data.mixture import MixedStore
 from nlu.distillation import keys as schemas
-from nlu.distillation.logits import KEY as LOGITS_KEY
-from nlu.distillation.logits import computed, from_file
+from nlu.distillation.logits import LOGITS_KEY, computed, from_file
 from nlu.distillation.soft import SoftTargets, form_of
 from nlu.distillation.teacher import KEY, Teacher, load_teachers
 from nlu.methods.method import Autocast, Context

@@ -28,13 +28,13 @@ from nlu.data.reader import BadRow, Row
 from nlu.data.readers import Fields, column_names, read_rows
 from nlu.data.seeds import text_hash
 from nlu.distillation.teacher import Teacher
-from nlu.inference.predictor import LOGITS
+from nlu.inference.cells import LOGITS
 from nlu.methods.method import Context
 from nlu.storage.cache import Entry
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import machine_of
 
-KEY = "method.logits"
+LOGITS_KEY = "method.logits"
 KIND = "logits"
 """the folder of the cache"""
 CHUNK_ROWS = 4096
@@ -104,7 +104,7 @@ def from_file(path: str, teacher: Teacher, part: Examples, store: Store) -> Logi
     A row of the file belongs to all examples with its texts, so the file may have more rows, in any order. Raises
     DataError for an example without logits in the file, and for logits of another number of labels.
     """
-    local = find_file(KEY, path)
+    local = find_file(LOGITS_KEY, path)
     columns = store.meta["fields"]
     fields = _fields(local, {role: column for role, column in columns.items() if role in _roles(part)})
     # A run that predicts a number has no labels.
@@ -120,9 +120,9 @@ def from_file(path: str, teacher: Teacher, part: Examples, store: Store) -> Logi
     if absent := [place for place, one in enumerate(hashes_N.tolist()) if one not in known]:
         number = part.stored.scalars("number", part.rows_N[absent[:1]])[0]
         raise DataError(
-            f"{KEY} is {path}, which has no logits for {len(absent):,} of the {len(part):,} training examples, such as "
-            f"row {number}; write it with python -m nlu.predict run={teacher.trained.located.run_dir} logits=true from "
-            "the files of data.train"
+            f"{LOGITS_KEY} is {path}, which has no logits for {len(absent):,} of the {len(part):,} training examples, "
+            f"such as row {number}; write it with python -m nlu.predict run={teacher.trained.located.run_dir} "
+            "logits=true from the files of data.train"
         )
     return _joined([known[one] for one in hashes_N.tolist()], width)
 
@@ -143,7 +143,7 @@ def _fields(path: Path, columns: Fields) -> Fields:
     is_named = any(isinstance(column, str) for column in found.values())
     if is_named and (absent := [name for name in (*found.values(), LOGITS) if name not in names]):
         raise DataError(
-            f"{KEY} is {path}, which lacks the column {listed([str(name) for name in absent])}; it has "
+            f"{LOGITS_KEY} is {path}, which lacks the column {listed([str(name) for name in absent])}; it has "
             f"{listed(names)}; write it with python -m nlu.predict logits=true, with the columns of the training file"
         )
     return {**found, LOGITS: LOGITS if is_named else len(names) - 1}

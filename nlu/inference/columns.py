@@ -14,7 +14,7 @@ from nlu.config.targets import build
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, USUAL_OF_TAGGING, usual_fields
 from nlu.data.originals import Originals
-from nlu.data.reader import Row
+from nlu.data.reader import Row as RowOfFile
 from nlu.data.readers import TABLES, Fields, column_names, format_of, header_remedy, read_rows
 from nlu.data.reading import HEADER_WORDS, SAMPLED_ROWS
 from nlu.data.targets.classes import NUMBER
@@ -176,7 +176,7 @@ def _named(
     """
     names, header = column_names(path, file_format, dialect), trained.config.data["header"]
     whole: Fields = {str(number): number for number in range(len(names))}
-    rows = (row for row in read_rows(path, file_format, whole, False, dialect=dialect) if isinstance(row, Row))
+    rows = (row for row in read_rows(path, file_format, whole, False, dialect=dialect) if isinstance(row, RowOfFile))
     cells = [[str(row.values[name]).strip() for name in whole] for row in islice(rows, SAMPLED_ROWS)]
     # With a header the columns may have another order than those of training, which only their names can show.
     is_other = any(names[column].lower() in OTHERS for column in numbered.values())

@@ -37,8 +37,6 @@ from nlu.inference.self_check import warn_of_batches
 from nlu.inference.trained import Trained, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
-from nlu.runs.checkpoint import OrderKey
-from nlu.runs.provenance import describe_code
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
@@ -299,31 +297,3 @@ def recorded_scores(located: Located) -> Metrics:
         kept = kept if located.head_name is None else own_sets(kept, located.head_name)
         metrics |= {name: values for name, values in kept.items() if name == "test" or not are_its_own}
     return metrics
-
-
-def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each evaluated set whose rows, tokens or labels differ from those of a saved state."""
-    return [
-        f"the rows of {name}, or what turns them into tokens and labels, have changed"
-        for name, digest in order["evaluated"]
-        if digests.get(name) != digest
-    ]
-
-
-def changed_versions(start: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each package whose version differs from the one that a run recorded when it started."""
-    there = start["versions"]
-    return [
-        f"{name} {there.get(name)} there, {version} here"
-        for name, version in describe_code()["versions"].items()
-        if there.get(name) != version
-    ]
-
-
-def changed_commit(start: Mapping[str, Any]) -> list[str]:
-    """Return a sentence if the commit differs from the one that a run recorded when it started, or has changes."""
-    there, here = start.get("git") or {}, describe_code()["git"] or {}
-    # A commit may be absent on both sides, such as for an installed package; then only the versions can tell.
-    if there.get("commit") == here.get("commit") and not (there.get("dirty") or here.get("dirty")):
-        return []
-    return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with uncommitted changes"]

@@ -14,13 +14,13 @@ from nlu.config.inference import Export
 from nlu.config.targets import TARGET
 from nlu.data.windows import WINDOWS, Lengths
 from nlu.display.tables import metric_text, print_table, table_of
-from nlu.inference.exports import masked
+from nlu.inference.cells import require_predicting
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.formats import FORMATS, require_packages
 from nlu.inference.exports.huggingface import FORMAT
+from nlu.inference.exports.masked import write_masked
 from nlu.inference.locate import ABOUT, Located
-from nlu.inference.predictor import require_predicting
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.thresholds import AUTO
 from nlu.models.heads.words import WordsHead
@@ -56,7 +56,7 @@ def run_export(config: Export, located: Located) -> int:
                 f"format is {chosen.name}, but a run of task={task} is exported only as {FORMAT}; set format={FORMAT}, "
                 "or fine-tune the run with model.pretrained=RUN and export the new one"
             )
-        return _export_alone(config, trained.without_adapter(), masked.write)
+        return _export_alone(config, trained.without_adapter(), write_masked)
     if chosen.read is None:
         return _export_alone(config, trained, chosen.write)
     require_predicting(trained)

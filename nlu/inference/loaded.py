@@ -17,8 +17,9 @@ from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.data.windows import CHOICES
+from nlu.inference.cells import columns_of
 from nlu.inference.locate import locate
-from nlu.inference.predictor import Predictor, columns_of
+from nlu.inference.predictor import Predictor
 from nlu.inference.source import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Cell

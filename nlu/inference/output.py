@@ -20,9 +20,8 @@ from nlu.data.dialect import PLAIN
 from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
 from nlu.data.windows import CUT
+from nlu.inference.cells import Columns, OutputFormat, PredictedRow, require_no_more, text_of, text_of_cell
 from nlu.inference.parquet_output import Parquet, TableRows
-from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
-from nlu.inference.predictor import Columns, text_of
 from nlu.storage.files import json_text
 from nlu.storage.tables import is_table
 

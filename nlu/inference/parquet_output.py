@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from nlu.config.errors import UserError
 from nlu.data.originals import Original, Originals
-from nlu.inference.predicted_row import PredictedRow, require_no_more, text_of_cell
-from nlu.inference.predictor import Columns
+from nlu.inference.cells import Columns, PredictedRow, require_no_more, text_of_cell
 from nlu.metrics.kinds import Holds
 from nlu.storage.table_writing import TableTarget
 

@@ -23,12 +23,12 @@ from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress import Bar, Progress
+from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
 from nlu.inference.columns import originals_for
 from nlu.inference.locate import Located
 from nlu.inference.output import output_of
 from nlu.inference.pieces import Pieces, pairs_of, pieces_of
-from nlu.inference.predicted_row import OutputFormat, PredictedRow
-from nlu.inference.predictor import Columns, Predictor, columns_of, require_predicting
+from nlu.inference.predictor import Predictor
 from nlu.inference.source import bad_row, found, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs

@@ -1,34 +1,29 @@
-"""Rows of texts to predictions and vectors, in memory, and the columns that predictions add to a row.
+"""Rows of texts to predictions and vectors, in memory.
 
 Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.errors import UserError
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
-from nlu.data.windows import SIGNS, WINDOWS
+from nlu.inference.cells import LOGITS, require_predicting
 from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.trained import Trained
-from nlu.metrics.kinds import PREDICTION, PROBABILITY, Cell, Holds, Kind, SpanCell, SpanKind
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.linear import Linear
 from nlu.models.layers.pooling import mean_of_sequences, of_windows
-from nlu.runs.predictions import Record
-from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import KeptMemory, by_parts
 from nlu.training.precision import NumberFormat
@@ -36,8 +31,6 @@ from nlu.training.precision import NumberFormat
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-LOGITS = "logits"
 
 
 class Predictor:
@@ -188,93 +181,3 @@ def _logits(batch: Batch, outputs: Outputs) -> list[np.ndarray]:
         return list(logits)
     ends_B = np.cumsum(batch.unit_counts_B)
     return np.split(logits, ends_B[:-1])
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns that the predictions of a run add."""
-
-    kind: Kind
-    labels: tuple[str, ...]
-    prefix: str
-    scores: bool
-    logits: bool
-    logits_hold: Holds = "numbers"
-    in_windows: bool = False
-    spans: str = "first_last"
-
-    @property
-    def holds(self) -> dict[str, Holds]:
-        """The type of each column that every row has, by its name, in order."""
-        found = dict(self.kind.columns)
-        if self.spans != "first_last":
-            found[PREDICTION] = "lists" if self.spans == "lists" else "spans by start"
-        if self.scores:
-            found |= {f"{PROBABILITY}_{label}": "number" for label in self.labels}
-        if self.logits:
-            found[LOGITS] = self.logits_hold
-        if self.in_windows:
-            found[WINDOWS] = "number"
-        return {self.prefix + name: holds for name, holds in found.items()}
-
-    def cells(self, values: Values, found: Record) -> dict[str, Cell]:
-        """Return the cells of a row, given its texts by role and its prediction; `cut` only of a row that was cut."""
-        cells = self.kind.cells(values, found)
-        if self.spans != "first_last":
-            cells[PREDICTION] = [_by_start(span, self.spans) for span in cast(list[SpanCell], cells[PREDICTION])]
-        if self.scores:
-            cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
-        if self.logits:
-            cells[LOGITS] = found[LOGITS]
-        cells |= {sign: found[sign] for sign in SIGNS if sign in found}
-        return {self.prefix + name: cell for name, cell in cells.items()}
-
-    def empty(self) -> dict[str, Cell]:
-        """Return the cells of a row that cannot be predicted."""
-        return dict.fromkeys(self.holds)
-
-
-def _by_start(span: SpanCell, form: str) -> dict[str, object] | list[object]:
-    """Return a span with the place behind its last unit, as tools for annotation write it."""
-    start, end, label = span["first"], span["last"] + 1, span["type"]
-    return (
-        [start, end, label] if form == "lists" else {"start": start, "end": end, "label": label, "text": span["text"]}
-    )
-
-
-def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool, spans: str = "first_last") -> Columns:
-    """Return the columns that a run's predictions add; `spans` is how spans are written, a key of nlu.predict.
-
-    Raises UserError if `scores` or `spans` asks for what the run does not predict, and for a run that cannot predict
-    rows.
-    """
-    require_predicting(trained)
-    if scores and not trained.kind.has_probabilities:
-        raise UserError("scores is true, but this run predicts no probabilities; leave out scores")
-    if spans != "first_last" and not isinstance(trained.kind, SpanKind):
-        raise UserError(f"spans is {spans}, but this run predicts {trained.kind.plural}; leave out spans")
-    # A tagged row has logits for each of its units.
-    logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
-    in_windows = trained.lengths.long == WINDOWS
-    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows, spans)
-
-
-def require_predicting(trained: Trained) -> None:
-    """Raise UserError for a run that cannot predict rows without their target."""
-    if trained.kind.unpredicted:
-        raise UserError(f"{trained.located.run_dir}: {trained.kind.unpredicted}")
-
-
-def text_of(cell: Cell, separator: str, holds: Holds) -> str:
-    """Return a cell of a table: a list of labels with the separator between them, any other list as JSON."""
-    if cell is None:
-        return ""
-    if isinstance(cell, str):
-        return cell
-    if isinstance(cell, list):
-        # A label with the separator in its name would be read back as two, so such a list is written as JSON.
-        if holds == "texts" and not any(separator in item for item in cell):
-            return separator.join(cell)
-        return json_text(cell)
-    # The shortest text that reads back as the same float.
-    return repr(cell)

@@ -11,8 +11,8 @@ from rich.text import Text
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.config.words import counted
+from nlu.inference.cells import text_of
 from nlu.inference.loaded import Loaded
-from nlu.inference.predictor import text_of
 from nlu.inference.source import alternatives_of
 from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nlu.config.inference import Serve
 from nlu.data.layouts import Values
-from nlu.inference.predictor import Columns, columns_of
+from nlu.inference.cells import Columns, columns_of
 from nlu.inference.source import alternatives_of, values_of
 from nlu.inference.trained import Trained
 

@@ -39,7 +39,7 @@ def saved(folder: Path, step: int, value: float, **metrics: float) -> Located:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nlu.inference.evaluation.describe_code", lambda: HERE)
+    monkeypatch.setattr("nlu.diagnosis.recorded.describe_code", lambda: HERE)
     monkeypatch.setattr(recorded, "machine_of", lambda ranks: MACHINE)
 
 

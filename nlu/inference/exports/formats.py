@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.inference.exports import huggingface, peft_folder, savedmodel, sentences, static_vectors, tf_checkpoint
+from nlu.inference.exports import huggingface, peft_folder, savedmodel, sentences, tf_checkpoint
 from nlu.inference.exports.deciding import Compute, Decide, by_pipeline, by_rule
 from nlu.inference.exports.padded import NAMES, Inputs
+from nlu.inference.exports.static_vectors import STATIC, write_static
 from nlu.inference.exports.traced import example_of, graph_of
 from nlu.inference.trained import Trained
 
@@ -175,7 +176,7 @@ FORMATS = {
             tolerance=INT8_TOLERANCE,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
-        Format(static_vectors.FORMAT, ("transformers", "model2vec"), static_vectors.write),
+        Format(STATIC, ("transformers", "model2vec"), write_static),
         Format(peft_folder.FORMAT, ("transformers", "peft"), peft_folder.write),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
         Format(

@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 CHECKED_TEXTS = 32
 
 
-def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
+def write_masked(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     """Write model and tokenizer; returns the largest difference of a score of a word in some of the rows.
 
     Raises UserError for an encoder that transformers cannot compute.
     """
-    model = model_of(trained)
+    model = masked_model_of(trained)
     model.save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
     read = type(model).from_pretrained(folder).eval()
-    return _difference(trained, read, rows[:CHECKED_TEXTS])
+    return _difference_of_words(trained, read, rows[:CHECKED_TEXTS])
 
 
-def model_of(trained: Trained) -> "PreTrainedModel":
+def masked_model_of(trained: Trained) -> "PreTrainedModel":
     """Return the run as a model of transformers. Raises UserError for an encoder that it cannot compute."""
     from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM
 
@@ -91,7 +91,7 @@ def model_of(trained: Trained) -> "PreTrainedModel":
     return model.eval()
 
 
-def _difference(trained: Trained, read: "PreTrainedModel", rows: Sequence[Row]) -> float:
+def _difference_of_words(trained: Trained, read: "PreTrainedModel", rows: Sequence[Row]) -> float:
     """Return the largest difference of the scores that the run and the export give to words, for every token."""
 
     def scores(hidden_TD: Tensor, batch: Batch) -> Tensor:

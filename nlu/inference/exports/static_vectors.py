@@ -14,10 +14,10 @@ from nlu.inference.exports.sentences import difference_of_vectors
 from nlu.inference.trained import Trained
 from nlu.models.encoders.static import Static
 
-FORMAT = "model2vec"
+STATIC = "model2vec"
 
 
-def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
+def write_static(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     """Write weights, tokenizer and configuration; returns the largest difference of the vectors of the rows' texts.
 
     A vector is what `nlu.load(RUN).encode` gives for a text that is not cut. Raises UserError for another encoder.
@@ -27,13 +27,13 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     backbone, tokenizer = trained.model.backbone, trained.tokenizer
     if not isinstance(backbone, Static) or trained.layout.name not in ("single", "sides"):
         raise UserError(
-            f"format is {FORMAT}, which holds the vectors of single texts of model=static; export this run as onnx or "
+            f"format is {STATIC}, which holds the vectors of single texts of model=static; export this run as onnx or "
             "torchscript, or distil it: docs/distillation.md"
         )
     left_out = [*tokenizer.special_ids, tokenizer.unknown_id]
     if backbone.weights_V[left_out].any():
         raise UserError(
-            f"format is {FORMAT}, which leaves out special tokens, but the run was trained with them, by an earlier "
+            f"format is {STATIC}, which leaves out special tokens, but the run was trained with them, by an earlier "
             "version; train it again"
         )
     vectors_VD = (backbone.weights_V[:, None] * backbone.word_embeddings.weight).detach().float().cpu().numpy()
