@@ -94,6 +94,7 @@ requests_per_s proxies -> - | a reverse proxy limits the requests of a client, a
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
 max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
+hydra.sweeper.max_batch_size -> - | hydra.launcher.array_parallelism of Slurm limits the jobs that run at once
 hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
 hydra.sweeper.enqueue hydra.sweeper.warm_start -> - | the first trial has the values of prior=

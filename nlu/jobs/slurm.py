@@ -218,7 +218,7 @@ class SlurmQueue(Queue):
             self._base.rmdir()
         remedy = "correct what hydra.launcher sets; sinfo must answer here"
         if "array" in text:
-            remedy = "hydra.sweeper.max_batch_size=1000 hands over so many jobs of a grid at a time"
+            remedy = "divide the grid among several commands"
         return JobRefused(f"Slurm refused the jobs: {text}; {remedy}")
 
     def _executor(self, token: str) -> ArrayExecutor:

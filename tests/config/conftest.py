@@ -32,7 +32,6 @@ hydra:
 """,
     "conf/hydra/sweeper/basic.yaml": """
 _target_: hydra_plugins.grid_sweeper.grid_sweeper.GridSweeper
-max_batch_size: null
 params: null
 """,
     "conf/model/small.yaml": "_target_: shop.models.Model\nhidden_size: 8\nname: ${name}\n",

@@ -58,8 +58,8 @@ def test_a_valid_command_line_passes_and_is_composed_once(find):
         ("seed=tag(log,intervall(1,2))", "Unknown function 'intervall' Available: bool,choice"),
         ("hydra.nope=1", "hydra.nope: Hydra has no such key"),
         (
-            "hydra.sweeper.max_batch_sise=1",
-            "basic has no such key; nearest: hydra.sweeper.max_batch_size",
+            "hydra.sweeper.parms=1",
+            "basic has no such key; nearest: hydra.sweeper.params",
         ),
         ("hydra.sweeper.n_trials=3", "; a search has more: hydra/sweeper=hyperband"),
         ("seed=choice(null,/a)", "choice takes no null"),

@@ -63,7 +63,7 @@ def test_without_slurms_commands_a_job_is_refused_with_the_remedy(tmp_path, monk
     ("said", "remedy"),
     [
         ("Batch job submission failed: Invalid partition", "correct what hydra.launcher sets"),
-        ("Batch job submission failed: Invalid job array specification", "hydra.sweeper.max_batch_size=1000"),
+        ("Batch job submission failed: Invalid job array specification", "divide the grid among several commands"),
     ],
 )
 def test_jobs_that_slurm_refuses_leave_nothing_and_the_remedy_is_named(tmp_path, programs, said, remedy):

@@ -88,8 +88,6 @@ def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, c
     assert capfd.readouterr().err.startswith("nlu: error: optimizer.lr is -1 but must be a number > 0")
     command(*own, "hydra.launcher.nodes=2", "hydra.run.dir=new", status=2)
     assert "write hydra/launcher=slurm; a job of local is one process here" in capfd.readouterr().err
-    command("--multirun", *own, "seed=1,2", "hydra.sweeper.max_batch_size=1", LEFT, status=2)
-    assert "hydra.launcher.wait is false, but a batch of" in capfd.readouterr().err
     assert submitted(project / "new") == [] and not (project / "outputs").exists()
 
 

@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 class GridSweeper(Sweeper):
     """Runs each combination, after all of them were found valid."""
 
-    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, object] | None = None) -> None:
-        self.max_batch_size, self.params = max_batch_size, dict(params or {})
+    def __init__(self, params: Mapping[str, object] | None = None) -> None:
+        self.params = dict(params or {})
         self.launcher: Launcher | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -29,23 +29,10 @@ class GridSweeper(Sweeper):
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
         from nlu.config.entry.grid import run_grid
-        from nlu.config.errors import UserError
         from nlu.jobs.queue import check_without_launch
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
-        if self.max_batch_size is not None and self.max_batch_size < 1:
-            raise UserError(
-                f"hydra.sweeper.max_batch_size is {self.max_batch_size} but must be an integer >= 1 or null; "
-                "set hydra.sweeper.max_batch_size to such a value"
-            )
-        if self.max_batch_size is not None and self.config.hydra.launcher.get("wait") is False:
-            raise UserError(
-                "hydra.launcher.wait is false, but a batch of hydra.sweeper.max_batch_size begins when the last one "
-                "has ended; leave one of them out (hydra.launcher.array_parallelism of Slurm limits what runs at once)"
-            )
         given = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
         # glob(*) asks the loader for the choices of a group.
         overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(given)
-        return run_grid(
-            overrides, self.hydra_context, self.config, self.launcher, self.max_batch_size, check_without_launch
-        )
+        return [run_grid(overrides, self.hydra_context, self.config, self.launcher, check_without_launch)]

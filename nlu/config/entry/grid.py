@@ -98,14 +98,9 @@ def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
 
 
 def run_grid(
-    overrides: Sequence[Override],
-    context: HydraContext,
-    config: DictConfig,
-    launcher: Launcher,
-    batch_size: int | None,
-    check: CheckOfJobs,
-) -> list[Sequence[JobReturn]]:
-    """Run a job for each combination of values, `batch_size` at a time (None: all), and return the results.
+    overrides: Sequence[Override], context: HydraContext, config: DictConfig, launcher: Launcher, check: CheckOfJobs
+) -> Sequence[JobReturn]:
+    """Run a job for each combination of values, and return the results.
 
     In a dry run `check` is given the launcher, the jobs and their configurations. Raises UserError before anything is
     written or started if the configuration of any job is invalid.
@@ -125,17 +120,14 @@ def run_grid(
             check(launcher, jobs, grid.configs)
             print_dry_run_of_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
-    batches: list[Sequence[JobReturn]] = []
-    for begin in range(0, len(jobs), batch_size or len(jobs)):
-        batch = jobs[begin : begin + (batch_size or len(jobs))]
-        batches.append(launcher.launch(batch, initial_job_idx=begin))
-        for job in batches[-1]:
-            if lost_in(job) is None:
-                # Raises what the job raised.
-                _ = job.return_value
+    returned = launcher.launch(jobs, initial_job_idx=0)
+    for job in returned:
+        if lost_in(job) is None:
+            # Raises what the job raised.
+            _ = job.return_value
     if grid is not None:
-        grid.returned += [job for batch in batches for job in batch]
-    return batches
+        grid.returned += returned
+    return returned
 
 
 def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:

@@ -51,15 +51,9 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     return run
 
 
-@pytest.mark.parametrize("size", ["4", "null"])
-def test_jobs_run_in_order_for_every_size_of_a_batch(run, size):
+def test_jobs_run_in_the_order_of_their_values(run):
     everything = ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
-    assert run("name=a,b", "seed=1,2,3", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
-
-
-def test_a_batch_of_no_job_is_refused(run):
-    code, ran, said = run("name=a,b", "seed=1", "hydra.sweeper.max_batch_size=0")
-    assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
+    assert run("name=a,b", "seed=1,2,3")[:2] == (0, everything)
 
 
 def test_values_may_come_from_a_file_and_the_command_line_wins(run):
