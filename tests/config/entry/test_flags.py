@@ -76,3 +76,7 @@ def test_a_secret_that_a_run_did_not_record_must_be_given_again(tmp_path: Path):
         read_command_line(["--rerun", str(tmp_path)])
     again = read_command_line(["--rerun", str(tmp_path), "tracker.password=hunter2"])
     assert again.overrides == ["seed=2", "tracker.password=hunter2"]
+
+
+def test_take_stands_for_its_key_at_any_place():
+    assert read_command_line(["a=1", "--take", "resume=auto"]).overrides == ["a=1", "take=true", "resume=auto"]
