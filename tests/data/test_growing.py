@@ -3,10 +3,6 @@
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +23,7 @@ from nlu.storage.locks import hold_lock
 from nlu.training.build import planned
 from tests.inference.runs import evaluate
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, Killed, composed, program, start, train
-from tests.training.runs import REPOSITORY, SAME_THREADS, weights
+from tests.training.runs import weights
 
 ROWS = 61
 """of each file, of which three make the training set"""
@@ -147,46 +143,6 @@ def test_a_run_killed_while_rows_are_written_gives_the_same_bytes(
     assert tables(tmp_path / "run") == tables(whole[1])
 
 
-WRITER = f"""
-import time
-from nlu.data import reading, store
-store.SHARD_ROWS, reading.CHUNK_ROWS = {SHARD_ROWS}, {CHUNK_ROWS}
-write = store.write_shard
-store.write_shard = lambda *of: (write(*of), time.sleep(0.2))
-from nlu import preprocess
-preprocess.command()
-"""
-
-
-@pytest.mark.thorough
-def test_a_run_beside_a_writer_that_is_killed_and_started_again(
-    keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path
-) -> None:
-    command = [sys.executable, "-c", WRITER, *keys, "data.stream=true", f"hydra.run.dir={tmp_path}/hydra"]
-    environment, left = {**SAME_THREADS, "NLU_CACHE": str(cache_dir())}, list[int]()
-
-    def write() -> None:
-        first = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE)
-        while first.poll() is None:
-            if len(list((cache_dir() / "growing").glob("*/train/*.arrow"))) >= 3:
-                first.kill()
-            time.sleep(0.02)
-        first.communicate()
-        left.append(first.returncode)
-        left.append(subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True).returncode)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run")
-    finally:
-        writer.join()
-    assert left == [-signal.SIGKILL, 0]
-    assert "waiting for" in (tmp_path / "run/log.txt").read_text()
-    assert weights(tmp_path / "run") == weights(whole[1]) and tables(tmp_path / "run") == tables(whole[1])
-    assert files_of_store() == whole[0]
-
-
 @pytest.mark.parametrize("others_miss", [2, 0])
 def test_all_ranks_go_on_or_stop_together(keys: tuple[str, ...], others_miss: int) -> None:
     """The other rank sees the rows later, or is asked to stop while it waits, and this one has them."""
@@ -266,12 +222,6 @@ def test_what_needs_all_rows_first_is_refused(keys: tuple[str, ...], override: s
     assert says in str(refused.value)
 
 
-def test_weights_of_words_by_their_frequency_are_refused(keys: tuple[str, ...]) -> None:
-    others = [one for one in keys if not one.startswith("model")]
-    with pytest.raises(UserError, match="model.rarity is 0.0001, which needs all training rows"):
-        composed(*others, *STREAM, "model=static")
-
-
 def test_a_streamed_run_is_scored_after_its_store_was_deleted(
     keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,10 +231,3 @@ def test_a_streamed_run_is_scored_after_its_store_was_deleted(
     shutil.rmtree(cache_dir())
     evaluate(f"run={tmp_path}/run")
     assert len(files_of_store()) > 1
-
-
-def test_static_vectors_that_weigh_alike_are_trained_on_a_stream(keys: tuple[str, ...], tmp_path: Path) -> None:
-    prepare(*keys, "data.stream=true")
-    others = [one for one in keys if not one.startswith("model")]
-    train(*others, *STREAM, "model=static", "model.rarity=0", f"hydra.run.dir={tmp_path}/run")
-    assert (tmp_path / "run/result.json").is_file()

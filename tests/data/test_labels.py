@@ -9,7 +9,6 @@ import pytest
 
 import nlu
 from nlu.config.errors import DataError
-from nlu.data.__main__ import main
 from nlu.data.dataset import Files
 from nlu.data.labels import listed_labels
 from nlu.data.readers import read_rows
@@ -135,14 +134,6 @@ def test_a_cell_of_a_label_that_is_neither_0_nor_1_is_a_bad_row_with_its_column(
     assert row.sentence.startswith("field threat: '0.17' is neither 0 nor 1")
     with pytest.raises(DataError, match=r"data\.fields\.label is 'threat', but the header has"):
         list(read_rows(write("b.csv", "comment,toxic,rude\nx,1,0\n"), "auto", COLUMNS, None))
-
-
-def test_nlu_data_counts_the_columns_of_labels_that_it_is_given(write, capsys):
-    path = write("a.csv", "comment,toxic,threat,rude\n" + "".join(f"words {n} here,{n % 2},0,1\n" for n in range(8)))
-    assert main([str(path), "--fields", "text=comment", "label=toxic,rude", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["sets"]["a"]["labels"] == {"rude": 8, "toxic": 4}
-    assert "label: [toxic, rude]" in report["command"] and "task=multilabel" in report["command"]
 
 
 def test_a_run_on_columns_of_labels_predicts_scores_and_loads_by_their_names(tmp_path):

@@ -72,15 +72,6 @@ def test_numeric_labels_found_in_the_data_mean_the_same_in_every_set(write, open
         assert words_of(store, name) == labels_of(store, name)
 
 
-def test_tags_found_in_the_data_mean_the_same_in_every_set(write, open_files):
-    sentence = "per B-PER\nper I-PER\nno O\nloc B-LOC\n"
-    train, dev = write("train.conll", sentence), write("dev.conll", "loc B-LOC\nper B-PER\n")
-    store = open_files("units", train=train, dev=dev, fields={"tokens": 0, "tags": 1})
-    assert store.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    for name, tags in (("train", ["B-PER", "I-PER", "O", "B-LOC"]), ("dev", ["B-LOC", "B-PER"])):
-        assert [store.labels[tag] for tag in store.sets[name].stored.lists("target", np.array([0]))[0]] == tags
-
-
 def test_a_store_is_found_again_and_not_built_again(write, open_files):
     settings = {"train": write("train.tsv", TRAIN), "dev": write("dev.tsv", DEV)}
     first = open_files(**settings)
@@ -110,14 +101,6 @@ def test_another_content_makes_another_store_and_another_place_does_not(write, o
     assert open_files(train=write("moved.tsv", TRAIN), dev=dev).folder == first
     train.write_text(TRAIN.replace("fine", "poor"))
     assert open_files(train=train, dev=dev).folder != first
-
-
-def test_another_vocabulary_file_makes_another_store(write, open_files):
-    settings = {"train": write("train.tsv", TRAIN), "dev": write("dev.tsv", DEV)}
-    vocabs = [write(name, "\n".join([*SPECIALS, "good", name])) for name in ("one", "two")]
-    stores = [open_files(**settings, vocab=vocab) for vocab in vocabs]
-    assert stores[0].folder != stores[1].folder
-    assert words_of(stores[0], "train") == ["good [UNK]", "[UNK] [UNK]", "[UNK]"]
 
 
 def test_settings_that_only_select_rows_open_the_same_store(write, open_files):
@@ -178,14 +161,6 @@ def test_exact_duplicates_are_dropped_and_counted_while_other_labels_stay(write,
     assert part.stored.number_N[part.rows_N].tolist() == [1, 2, 4]
     assert store.meta["dropped_duplicates"] == 3
     assert len(store.sets["dev"]) == 2
-
-
-def test_tagged_duplicates_are_those_of_equal_text_and_tags(write, open_files):
-    train = write("train.conll", "a B-X\nb O\n\na O\nb O\n\na B-X\nb O\n\nab O\n")
-    fields = {"tokens": 0, "tags": 1}
-    store = open_files("units", train=train, dev=train, fields=fields, drop_duplicates=True)
-    part = store.sets["train"]
-    assert part.stored.number_N[part.rows_N].tolist() == [1, 4, 10]
 
 
 def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(write, open_files):
@@ -330,11 +305,6 @@ def test_several_named_dev_sets_are_kept_apart_in_the_order_given(write, open_fi
         assert [len(store.sets[name]) for name in ("easy", "hard")] == [1, 2]
 
 
-def test_an_empty_named_dev_set_is_refused_by_its_key(write, open_files):
-    dev = {"easy": str(write("easy.tsv", "\n"))}
-    refused(open_files, "set data.dev.easy to a file", train=write("train.tsv", TRAIN), dev=dev)
-
-
 def test_max_rows_keeps_the_first_rows_of_each_file(write, open_files):
     one, two = write("one.tsv", "a\t1\nb\t0\nc\t1\n"), write("two.tsv", "d\t1\n")
     store = open_files(train=[str(one), str(two)], dev=one, max_rows=2)
@@ -365,20 +335,6 @@ def test_a_pair_is_one_example_and_its_texts_do_not_run_together(write, open_fil
     assert words_of(store, "train") == ["ab [SEP] c", "a [SEP] bc", "d [SEP] e"]
 
 
-def test_spans_of_a_text_become_tags_of_its_words(write, open_files):
-    train = write(
-        "train.json", '{"text": "在A 中B国", "label": {"place": {"中B国": [[3, 5]]}}}\n{"text": "B", "label": {}}'
-    )
-    store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
-    assert words_of(store, "train") == ["在 a 中 b 国", "b"]
-    flat, counts_N = store.sets["train"].stored.lists("target", np.array([0, 1]))
-    assert [store.labels[tag] for tag in flat] == ["O", "O", "O", "B-place", "I-place", "I-place", "O"]
-    assert counts_N.tolist() == [6, 1]
-    batch = collate(store.sets["train"], np.array([0, 1]))
-    assert [store.labels[tag] for tag in batch.targets["labels"]] == ["O", "O", "O", "B-place", "I-place", "I-place"]
-    assert batch.unit_ends_U[:, 0].tolist() == [0, 0, 1, 3, 4, 5]
-
-
 @pytest.mark.parametrize(
     ("text", "spans", "tags"),
     [
@@ -396,20 +352,6 @@ def test_a_word_is_of_the_first_span_that_has_a_character_of_it(write, open_file
     store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
     batch = collate(store.sets["train"], np.array([0]))
     assert [store.labels[tag] for tag in batch.targets["labels"]] == tags
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [('{"text": "ab", "label": {"x": {"c": [[0, 0]]}}}', "where the text reads 'a' and not 'c'"),
-     ('{"text": "ab", "label": [[0, 1]]}', "has the span [0, 1], written otherwise than"),
-     ('{"text": "ab"}', "is not a list of spans, such as"),
-     ('{"text": "a\\ud83d", "label": {}}', "holds half of a surrogate pair"),
-     ('{"text": null, "label": {}}', "field text: null is not a text")],
-)  # fmt: skip
-def test_a_row_of_spans_that_cannot_be_used_is_refused_at_its_row(write, open_files, row, message):
-    train = write("train.jsonl", '{"text": "ab", "label": {"x": {"a": [[0, 0]]}}}\n' + row)
-    refused(open_files, f"{train}:2: field ", message, layout="units", train=train, dev=train,
-            fields={"text": "text", "spans": "label"})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -498,14 +440,6 @@ def test_a_row_without_a_group_is_refused(write, open_files):
     refused(open_files, f"{train}:2: field 2: '' is not a group", train=train, group_by=2)
     half = write("half.jsonl", '{"text": "one", "label": 1, "of": "\\ud800"}\n{"text": "two", "label": 0, "of": "x"}\n')
     refused(open_files, f"{half}:1: field of: '\\ud800' is not a group", train=half, fields=None, group_by="of")
-
-
-def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_files):
-    train = write("train.csv", table(["s,one,1", "t,two,0", "u,three,0"], "shop,text,label"))
-    settings = {"train": train, "dev": write("dev.csv", table(["one,1"])), "fields": {"text": "text", "label": "label"}}
-    with_groups = open_files(group_by="shop", **settings)
-    assert with_groups.folder != open_files(**settings).folder
-    assert len(set(with_groups.sets["train"].stored.group_N)) == 3
 
 
 @pytest.mark.parametrize(

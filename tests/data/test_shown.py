@@ -1,9 +1,6 @@
 """The first rows of each set, shown as the model gets them, before and after the store exists."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from nlu.data.prepare import first_rows, prepare
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 from tests.training.in_process import program
-from tests.training.runs import REPOSITORY, files
 
 VOCAB = [*SPECIALS, "a", "b", "c", "##c", "."]
 TRAIN = [{"text": "a b.", "label": "z"}, {"text": "bcc unknown", "label": "y"}, {"text": "c", "label": "x"}]
@@ -103,12 +99,3 @@ def test_the_command_prints_the_first_rows_and_builds_no_store(
     assert "  target   2 = z\n  piece    [CLS]  a  b  .  [SEP]\n" in capsys.readouterr().out and not stores()
     program(preprocess.main, "preprocess", "data=files", *common)
     assert list(json.loads(capsys.readouterr().out)["sets"]) == ["train", "dev"] and stores()
-
-
-def test_the_command_ends_quietly_when_nobody_reads_its_line(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "nlu.preprocess", *files(tmp_path), "model=textcnn"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, timeout=100)
-    os.close(writing)
-    assert done.returncode == 0 and "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from nlu.config.durations import Duration
 from nlu.data.mixture import MixedClock, MixedOrder
-from nlu.data.order import Order, Whole
 from nlu.data.token_order import TokenClock, TokenOrder
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(lambda values: np.array(values, np.int32))
@@ -77,11 +76,3 @@ def test_the_clock_of_a_long_run_does_not_order_the_epochs_before(monkeypatch):
     assert clock.steps(Duration(1000, "ep")) == 1000 * order.steps_per_epoch
     assert clock.examples(999 * order.steps_per_epoch) == 999 * 2000
     assert max(len(known) for known in (order._seen, order._shuffles)) <= 2
-
-
-def test_batches_of_equal_lengths_are_those_of_rows_in_number():
-    lengths_N = np.full(50, 10, np.int32)
-    rows = Order(Whole(lengths_N), seed=1, batch_size=8)
-    tokens = order_of(lengths_N, 89)
-    assert tokens.steps_per_epoch == rows.steps_per_epoch
-    assert [len(batch) for (batch,) in steps_of(tokens)] == [len(rows.global_step(step)[0]) for step in range(7)]

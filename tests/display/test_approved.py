@@ -145,7 +145,6 @@ def of_set(rows: int, **changes: Any) -> dict[str, Any]:
         "conflicts": 0, "characters": [10, 25, 1234], "lengths": [4, 9, 40], "language": "English", "unknown": None,
         "labels": {"good": 6, "bad": 3, "odd & even": 1}, "numbers": None,
         "shown_duplicates": [], "shown_conflicts": [], "length_histogram": {"width": 2, "counts": [1, 5, 2]},
-        "character_histogram": {"width": 10, "counts": [4, 4]},
         "cut": [{"max_len": 16, "rows": 0.875, "tokens": 0.5}, {"max_len": 32, "rows": 0.25, "tokens": 0.125}],
     }  # fmt: skip
     return known | changes

@@ -342,7 +342,6 @@ def _set_record(report: Report, survey: Survey) -> dict[str, object]:
         "labels": dict(survey.labels.most_common()) if survey.kind != "numbers" else None,
         "numbers": numbers_of(survey),
         "characters": percentiles(survey.characters_N),
-        "character_histogram": histogram(survey.characters_N),
         "lengths": percentiles(report.lengths(survey)),
         "length_histogram": histogram(report.lengths(survey)),
         "cut": [{"max_len": max_len, "rows": rows, "tokens": lost} for max_len, rows, lost in report.cuts(survey)],

@@ -189,8 +189,3 @@ def test_a_first_row_is_a_header_by_its_names_or_where_numbers_follow(
 )  # fmt: skip
 def test_the_format_of_a_text_file_is_recognized_by_its_lines(tmp_path: Path, lines: str, file_format: str) -> None:
     assert guess(written(tmp_path, "rows.txt", lines), "auto", None).file_format == file_format
-
-
-def test_a_file_of_tokens_without_tags_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no line of a token and its tag; give a file with rows, or another --fo"):
-        guess(written(tmp_path, "rows.conll", "a\nb\n\nc\n"), "auto", None)

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from nlu.data import reading
-from nlu.data.layouts import LAYOUTS
 from nlu.data.readers import Fields
 from nlu.data.survey import walk as walk_module
 from nlu.data.survey.sources import of_files
-from nlu.data.survey.walk import Source, Survey, label_of, spoken_texts, walk
+from nlu.data.survey.walk import Source, Survey, label_of, walk
 from nlu.data.tokenizing import Tokenizer, wordpiece
 
 FIELDS: Fields = {"text": "text", "label": "label"}
@@ -68,11 +67,6 @@ def test_only_so_many_different_labels_are_counted_and_those_of_them_to_the_end(
     assert of_labels(tmp_path, ["b", "a", "c", "a", "d", "b", "b"]).labels == {"b": 3, "a": 2}
 
 
-def test_numbers_are_kept_as_numbers_and_what_is_none_as_nothing(tmp_path: Path) -> None:
-    numbers_N = of_labels(tmp_path, ["1.5", None, "-2"]).numbers_N
-    assert numbers_N[[0, 2]].tolist() == [1.5, -2.0] and numbers_N[1] != numbers_N[1]
-
-
 @pytest.mark.parametrize(
     ("tags", "labels"),
     [
@@ -99,23 +93,6 @@ def test_equal_labels_are_one_text_however_they_are_written(values: dict[str, An
     assert label_of(values) == label
 
 
-def test_texts_are_those_that_people_read() -> None:
-    assert spoken_texts(LAYOUTS["units"], {"tokens": ["Ann", "Lee"]}) == ["Ann Lee"]
-    assert spoken_texts(LAYOUTS["units"], {"tokens": ["在", "北", "A"]}) == ["在北A"]
-    assert (
-        spoken_texts(LAYOUTS["units"], {"text": "a b"}) == spoken_texts(LAYOUTS["single"], {"text": "a b"}) == ["a b"]
-    )
-    assert spoken_texts(LAYOUTS["pair"], {"text_a": "a", "text_b": "b"}) == ["a", "b"]
-
-
-def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Path) -> None:
-    rows = [{"a": "one, two", "b": "好的 x"}, {"a": "y", "b": "z"}]
-    survey = walked(source_of(tmp_path / "p.jsonl", rows, {"text_a": "a", "text_b": "b"}))
-    assert survey.characters_N.tolist() == [12, 2] and survey.tokens_N.tolist() == [6, 2]
-    assert survey.source.layout.name == "pair" and survey.unknown is None
-    assert survey.letters.scripts == {"Latin": 2}
-
-
 def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,14 +105,3 @@ def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
     assert survey.unknown is not None
     assert (survey.unknown.tokens, survey.unknown.rows) == (8, 6)
     assert survey.unknown.pieces == Counter({"u1": 2, "u2": 1, "u3": 1})
-
-
-def test_lines_that_begin_a_document_are_skipped_and_bad_rows_listed_up_to_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "t.conll").write_text("-DOCSTART- O\n\na O\n\n-DOCSTART- O\n\nb B-x\n")
-    (source,) = of_files([str(tmp_path / "t.conll")], {"tokens": 0, "tags": 1}, "auto", None, None)
-    survey = walk(source, None, lambda rows: None)
-    assert (len(survey), survey.bad.count) == (2, 0)
-    bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 5 + [{"text": "a"}], {"text": "text"}))
-    assert (len(bad), bad.bad.count, len(bad.bad.described())) == (1, 5, 1)
