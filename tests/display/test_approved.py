@@ -164,7 +164,7 @@ def a_survey() -> dict[str, Any]:
     )  # fmt: skip
     dev = of_set(
         40, labels={"bad": 1, "new": 3},
-        length_histogram={"width": 1, "counts": [0, 2, 1, 1]}, character_histogram={"width": 5, "counts": [4]},
+        length_histogram={"width": 1, "counts": [0, 2, 1, 1]},
         cut=[{"max_len": 16, "rows": 0.5, "tokens": 0.25}],
     )  # fmt: skip
     overlap = {"first": "train", "second": "dev", "rows_of_first": 1234, "rows_of_second": 5,
