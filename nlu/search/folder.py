@@ -30,8 +30,7 @@ from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
 SPACE, SHARED, FOLDER, ID = "space", "shared", "folder", "id"
-"""user attributes of a study: the space, the values that all trials share, HOST:PATH of the sweep folder, the id that
-the folder has too"""
+"""user attributes of a study: the space, the values that all trials share, the sweep folder, the id that it has too"""
 GOALS = "goals"
 """user attribute of a study of a former version, with its objectives and constraints"""
 OVER = "over"
@@ -104,11 +103,11 @@ def require_same(
                 "hydra.sweeper.study_name)"
             )
         return
-    # A folder that holds the search may have been moved; then its study is the same one.
-    if before[FOLDER] != now[FOLDER] and held is None:
+    # A folder that was moved holds it too. Another host may have a folder of the same path.
+    if held is None:
         raise UserError(
-            f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; continue it there, with that "
-            "hydra.sweep.dir, or set hydra.sweeper.study_name to another name"
+            f"{where} belongs to the sweep folder {before[FOLDER]}, and {folder} does not hold it; continue it there, "
+            "with that hydra.sweep.dir, or set hydra.sweeper.study_name to another name"
         )
     if OVER in before:
         raise UserError(
@@ -159,11 +158,13 @@ def settle(folder: Path, url: str, study: Study, now: Mapping[str, Any], directi
     before = study.user_attrs
     own_id = before.get(ID) or uuid.uuid4().hex
     whole = {**now, ID: own_id}
-    # The space comes last: if it is there, a kill has not cut off the others.
-    for key in sorted(whole, key=lambda key: key == SPACE):
+    for key in whole.keys() - {SPACE}:
         if before.get(key) != whole[key]:
             study.set_user_attr(key, whole[key])
     write_json(folder / HELD, {"study": study.study_name, "storage": url, ID: own_id})
+    # The space comes last: if it is there, a kill has not cut off the others.
+    if before.get(SPACE) != whole[SPACE]:
+        study.set_user_attr(SPACE, whole[SPACE])
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """What a search decides before its first trial: direction, sampler, the length of trials, its study."""
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,8 +126,7 @@ def plan_search(
     # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
     storage = open_storage(asked.url)
     identity = {
-        # Another host may have a folder of this path: two searches must not run one study.
-        FOLDER: f"{socket.gethostname()}:{asked.folder.absolute()}",
+        FOLDER: str(asked.folder.absolute()),
         SHARED: preflight.shared_values(checked.base, asked.space.names),
         PRUNER: {"name": resources.pruner_name(asked.settings)},
         SPACE: asked.space.described(),

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs.submissions import Submissions
-from nlu.search.folder import FOLDER
-from nlu.search.storage.opening import HELD
 from tests.launchers.searches import ENVIRONMENT, LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
@@ -168,17 +166,7 @@ def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tm
     said = search(tmp_path / "moved", *ARGUMENTS, *stored)
     assert "continuing: 2 trials finished" in said and "trial 4 finished" in said
     said = search(tmp_path / "another", *ARGUMENTS, *stored, status=1)
-    assert f":{tmp_path}/moved, not " in said and f":{tmp_path}/another; continue it there" in said
-
-
-def test_a_study_of_another_host_continues_with_its_folder_only(tmp_path):
-    folder, few = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=1")
-    search(folder, *few)
-    study(folder).set_user_attr(FOLDER, f"elsewhere:{folder}")
-    search(folder, *few)
-    study(folder).set_user_attr(FOLDER, f"elsewhere:{folder}")
-    (folder / HELD).unlink()
-    assert f"belongs to the sweep folder elsewhere:{folder}, not " in search(folder, *few, status=1)
+    assert f"belongs to the sweep folder {tmp_path}/moved, and {tmp_path}/another does not hold it" in said
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.search.folder import OVER, RECORD, held_search, hold, require_no_run, require_same, settle
+from nlu.search.folder import HELD, OVER, RECORD, held_search, hold, require_no_run, require_same, settle
 
 NOW = {"folder": "f", "shared": {"seed": "1"}, "pruner": {"name": "asha"}, "space": {"lr": "interval(0, 1)"}}
 
@@ -17,6 +17,10 @@ def study(**attributes: Any) -> optuna.Study:
     for key, value in {**NOW, "id": "i", **attributes}.items():
         found.set_user_attr(key, value)
     return found
+
+
+def hold_search(folder: Path) -> None:
+    (folder / HELD).write_text('{"study": "s", "storage": "url", "id": "i"}')
 
 
 def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: Path) -> None:
@@ -45,7 +49,6 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        ({"folder": "g"}, {}, "the study s in url belongs to the sweep folder g, not f; continue it there"),
         ({OVER: True}, {}, "the study s in url is over: python -m nlu.jobs .* --stop has ended it; choose another"),
         ({}, {"space": {"lr": "interval(0, 2)"}}, r"lr: interval\(0, 1\) there, interval\(0, 2\) here"),
         ({"shared": {"seed": "2", "trainer.timeout_min": "120"}}, {}, "seed: 2 there, 1 here"),
@@ -54,6 +57,9 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
     ],
 )
 def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, there, here, said) -> None:
+    with pytest.raises(UserError, match="belongs to the sweep folder f, and .* does not hold it; continue it there"):
+        require_same(tmp_path, "s", "url", study(**there), NOW, "maximize")
+    hold_search(tmp_path)
     with pytest.raises(UserError, match=said) as refused:
         require_same(tmp_path, "s", "url", study(**there), {**NOW, **here}, "maximize")
     assert len(refused.value.problems) == 1
@@ -62,6 +68,7 @@ def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, ther
 def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_kind(tmp_path: Path) -> None:
     # One of a version that had a key that has no effect.
     shared = {"seed": "1", "trainer.timeout_min": "120"}
+    hold_search(tmp_path)
     own = study(shared=shared, pruner={"name": "freeze_thaw"})
     require_same(tmp_path, "s", "url", own, NOW, "maximize")
     with pytest.raises(UserError, match="direction: maximize there, minimize here"):

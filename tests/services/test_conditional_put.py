@@ -10,8 +10,6 @@ from werkzeug.serving import make_server
 
 from nlu.config.errors import UserError
 from nlu.search.storage.object_journal import ObjectJournalBackend
-from nlu.storage.objects import ObjectStore
-from tests.oss_server import OssServer
 
 pytestmark = pytest.mark.services
 
@@ -56,24 +54,3 @@ def test_a_server_that_ignores_the_condition_is_refused(lax_s3: str) -> None:
     for _ in range(2):
         with pytest.raises(UserError, match="overwrites an object in spite of If-None-Match"):
             ObjectJournalBackend(lax_s3)
-
-
-def test_writers_on_oss_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with OssServer() as oss:
-        adopt(monkeypatch, oss.environment)
-        backends = [ObjectJournalBackend("oss://bucket/sweep") for _ in range(4)]
-
-        def write(name: int) -> None:
-            for number in range(20):
-                backends[name].append_logs([{"writer": name, "number": number}])
-
-        threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        orders = [backend.read_logs(0) for backend in backends]
-        assert orders == [orders[0]] * 4
-        for name in range(4):
-            assert [entry["number"] for entry in orders[0] if entry["writer"] == name] == list(range(20))
-        assert sum("merged-32" in key for key in ObjectStore("oss://bucket/sweep", "storage").list()) == 2

@@ -1,15 +1,11 @@
 """Jobs of a real Slurm: handed over, looked at, cancelled, lost."""
 
-import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from nlu.jobs import slurm
 from nlu.jobs.queue import JobState, Ticket
-from nlu.jobs.slurm import QueuedSlurmJob
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,
@@ -100,43 +96,6 @@ def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp
     let_end(again, start=1)
     until(JobState.DONE, own, again)
     assert detail(again, "Restarts") == "1"
-
-
-@pytest.mark.thorough
-def test_while_slurm_does_not_answer_nothing_is_known_and_jobs_continue(tmp_path, monkeypatch):
-    own = queue(tmp_path, wait)
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    until(JobState.RUNNING, own, ticket)
-    with monkeypatch.context() as without:
-        conf, away = Path(os.environ["SLURM_CONF"]), tmp_path / "slurm.conf"
-        away.write_text(conf.read_text().replace("SlurmctldPort=", "SlurmctldPort=1\n#"))
-        without.setattr(slurm, "ANSWER_S", 1.0)
-        without.setenv("SLURM_CONF", str(away))
-        QueuedSlurmJob.watcher.hurry()
-        for ask_it in (own.look, own.cancel):
-            with pytest.raises(OSError):
-                ask_it([ticket])
-    QueuedSlurmJob.watcher.hurry()
-    let_end(ticket)
-    until(JobState.DONE, own, ticket)
-
-
-@pytest.mark.thorough
-def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
-    own = queue(tmp_path, wait)
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    has_begun(ticket)
-    # The work does not listen to SIGTERM, and ends within KillWait, with its result.
-    ask("scontrol", "requeue", ticket.id)
-    let_end(ticket)
-    deadline_s = time.monotonic() + 30
-    while own.outcome(ticket) is None and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert own.outcome(ticket).return_value == 0
-    assert own.look([ticket])[ticket.id].state in (JobState.WAITING, JobState.RUNNING)
-    let_end(ticket, start=1)
-    until(JobState.DONE, own, ticket)
-    assert detail(ticket, "Restarts") == "1"
 
 
 @pytest.mark.without_accounting

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nlu.jobs.slurm import WORK
-from nlu.reports.runs import find_runs, read_run
+from nlu.reports.runs import find_runs
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.slow import STEP_S
 from tests.slurm.works import PATIENCE_S, ask, jobs_cancelled
@@ -169,16 +169,6 @@ def test_a_job_with_this_event_is_requeued_and_reaches_the_same_bytes(broken, da
     assert restarts(job) == count and outcome(folder) == unbroken
 
 
-@pytest.mark.thorough
-def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
-    folder, _ = broken["scancel"]
-    assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
-    stopped = read_run(folder)
-    assert stopped.state == "stopped" and (stopped.reason or "").startswith("stopped by SIGTERM; the command with")
-    run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
-    assert outcome(folder) == unbroken
-
-
 def test_a_job_that_is_refused_says_why_in_the_log_of_its_folder(data, tmp_path):
     (tmp_path / "bad.tsv").write_text("no label\n")
     bad = [f"data.train={tmp_path}/bad.tsv" if one.startswith("data.train=") else one for one in data]
@@ -217,29 +207,3 @@ def test_a_run_longer_than_its_time_limit_reaches_the_same_bytes_in_several_jobs
 def test_a_run_over_two_nodes_equals_one_of_two_processes_on_one_node(data, unbroken_in_two, tmp_path):
     run(*data, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2")
     assert outcome(tmp_path / "run") == unbroken_in_two
-
-
-@pytest.mark.thorough
-def test_each_of_two_nodes_starts_its_devices(data, tmp_path):
-    short = (*data, "trainer.max_duration=5st")
-    run(*short, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2", "trainer.devices=2")
-    run(*short, *SLURM, f"hydra.run.dir={tmp_path}/tasks", "hydra.launcher.nodes=2", "hydra.launcher.tasks_per_node=2")
-    run(*short, f"hydra.run.dir={tmp_path}/here", "trainer.devices=4")
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "tasks") == outcome(tmp_path / "here")
-    assert sorted(path.name for path in (tmp_path / "run").glob("log*")) == [
-        "log.rank1.txt", "log.rank2.txt", "log.rank3.txt", "log.txt",
-    ]  # fmt: skip
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("event", ["USR2", "scontrol requeue", "node"])
-def test_a_run_over_two_nodes_with_this_event_reaches_the_same_bytes(data, unbroken_in_two, tmp_path, event):
-    folder = tmp_path / "run"
-    job = submit(folder, *data, "hydra.launcher.nodes=2")
-    has_begun(folder)
-    if event == "node":
-        lose_for_a_while("n2")
-    else:
-        ask(*EVENTS[event], job)
-    run(*data, *SLURM, f"hydra.run.dir={folder}", "hydra.launcher.nodes=2")
-    assert restarts(job) == 1 and outcome(folder) == unbroken_in_two

@@ -12,7 +12,7 @@ from nlu.jobs.queue import Ticket
 from nlu.jobs.submissions import Submissions
 from tests.launchers.searches import states
 from tests.slurm.cluster import begin_node, lose_node
-from tests.slurm.works import PATIENCE_S, ask, kill_process
+from tests.slurm.works import PATIENCE_S, ask
 from tests.training.in_process import train
 from tests.training.runs import REPOSITORY, TINY, files, weights
 
@@ -103,22 +103,6 @@ def test_a_search_started_again_asks_slurm_for_no_second_job_of_any_trial(tmp_pa
     assert process.returncode == 0 and states(folder) == ["COMPLETE"] * len(RATES), said
     assert {job.split()[0] for job in during} <= {job.split()[0] for job in before}
     assert sorted(one.job.number for one in Submissions(folder).read()) == [0, 1, 2, 3]
-
-
-@pytest.mark.without_accounting
-def test_without_accounting_a_search_waits_for_no_job_that_is_gone(tmp_path):
-    data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
-    process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
-    try:
-        begun(folder)
-        tickets = submitted(folder)
-        ask("scancel", tickets[0].id)
-        kill_process(tickets[1])
-        said, _ = process.communicate(timeout=4 * PATIENCE_S)
-    finally:
-        process.kill()
-    assert process.returncode == 0 and states(folder) == ["COMPLETE"] * len(RATES), said
-    assert "trial 0: its job" in said and "trial 1: its job" in said
 
 
 def test_only_the_first_process_reports_a_trial_over_two_nodes(tmp_path):

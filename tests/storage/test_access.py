@@ -3,7 +3,6 @@
 import gzip
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -110,12 +109,6 @@ def _mark(folder: Place, key: str) -> None:
         filesystem.call_s3("put_object", Bucket=folder.bucket, Key=f"{folder.path}/{key}")
     else:
         filesystem.bucket(folder.bucket).put_object(f"{folder.path}/{key}", b"")
-
-
-def test_all_keys_are_listed_however_many(remote: str) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: write(parse_place(f"{remote}/{number:04d}/x"), b""), range(1010)))
-    assert len(files(parse_place(remote))) == 1010 == len(children(parse_place(remote)))
 
 
 def test_a_key_that_would_lead_out_of_the_folder_is_refused(s3: object, monkeypatch: pytest.MonkeyPatch) -> None:
