@@ -13,7 +13,7 @@ from nlu.display.progress import format_time
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.storage.files import write_text
 
-STATES = ("complete", "paused", "pruned", "failed", "running", "waiting")
+STATE_ORDER = ("complete", "paused", "pruned", "failed", "running", "waiting")
 """in the order of the table"""
 MAX_PRINTED = 30
 MAX_NUMBERS = 8
@@ -55,13 +55,13 @@ class Summary:
     def _rank(self, trial: TrialRow) -> tuple[int, float, int]:
         # The smallest is the best for both directions of a metric; a trial without a value comes last.
         value = math.inf if trial.value is None else (-trial.value if self.maximize else trial.value)
-        return STATES.index(trial.state), value, trial.number
+        return STATE_ORDER.index(trial.state), value, trial.number
 
     @property
     def counts(self) -> str:
         """`24 trials: 10 complete, 13 pruned, 1 failed`."""
         counts = Counter(trial.state for trial in self.trials)
-        parts = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        parts = ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state])
         return f"{counted(len(self.trials), 'trial')}{': ' * bool(parts)}{parts}"
 
 

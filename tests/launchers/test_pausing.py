@@ -311,10 +311,10 @@ def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path
     world.folder.mkdir()
     answer = Steps.answer
 
-    def answered(steps, number, busy):
+    def answered(own, number, busy):
         if number == 4:
             raise UserError("the storage is damaged")
-        answer(steps, number, busy)
+        answer(own, number, busy)
 
     with monkeypatch.context() as patched, pytest.raises(UserError, match="the storage is damaged"):
         patched.setattr(Steps, "answer", answered)

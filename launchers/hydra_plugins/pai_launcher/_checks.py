@@ -5,6 +5,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
+from hydra_plugins.pai_launcher._code import CodePackage
+from hydra_plugins.pai_launcher._command import MODULE, OUTPUT_OF, value_of
+from hydra_plugins.pai_launcher._settings import mount_of
+
 from nlu.config.addresses import address_problems, is_object
 from nlu.config.inference import STANDARD
 from nlu.config.resolving import MISSING
@@ -12,10 +16,6 @@ from nlu.config.scoring import scored_sets
 from nlu.jobs.queue import Job, QueueContext
 from nlu.storage.required import of_jobs, texts_of
 from nlu.storage.tables import is_table
-
-from ._code import CodePackage
-from ._command import MODULE, OUTPUT_OF, value_of
-from ._settings import mount_of
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _CHECKPOINT = re.compile(r"best|last|best-\d+")

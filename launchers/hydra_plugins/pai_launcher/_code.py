@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra_plugins.pai_launcher._command import ENTRY
+
 import nlu
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.config.redaction import is_secret_file
-
-from ._command import ENTRY
 
 LARGEST_SHOWN = 5
 LIMIT_MB = 100

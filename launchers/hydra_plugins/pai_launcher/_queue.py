@@ -22,6 +22,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from hydra_plugins.pai_launcher._checks import config_dirs, problems_of_jobs
+from hydra_plugins.pai_launcher._code import CodePackage, packed
+from hydra_plugins.pai_launcher._command import MODULE, OUTPUT_OF, value_of, without_ours
+from hydra_plugins.pai_launcher._requests import BUGS, PAUSES_S, Credentials, RequestRefused, absent_keys
+from hydra_plugins.pai_launcher._settings import (
+    DLC,
+    PREFIX,
+    PaiSettings,
+    missing_problems,
+    mounts_of,
+    setting_problems,
+    settings_of,
+)
+
 from nlu.config.checks.reading import quoted
 from nlu.config.errors import UserError, is_temporary
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
@@ -31,12 +45,6 @@ from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointers
 from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import retried
-
-from ._checks import config_dirs, problems_of_jobs
-from ._code import CodePackage, packed
-from ._command import MODULE, OUTPUT_OF, value_of, without_ours
-from ._requests import BUGS, PAUSES_S, Credentials, RequestRefused, absent_keys
-from ._settings import DLC, PREFIX, PaiSettings, missing_problems, mounts_of, setting_problems, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +63,9 @@ def open_pai(context: QueueContext) -> PaiQueue:
         raise UserError(*problems)
     kind: type[PaiQueue]
     if settings.backend == DLC:
-        from ._dlc import DlcQueue as kind
+        from hydra_plugins.pai_launcher._dlc import DlcQueue as kind
     else:
-        from ._maxcompute import MaxComputeQueue as kind
+        from hydra_plugins.pai_launcher._maxcompute import MaxComputeQueue as kind
     return kind(settings, Credentials(), context)
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hydra.core.config_store import ConfigStore
+from hydra_plugins.pai_launcher._settings import PaiSettings
 from hydra_plugins.queue_launcher import queue_launcher
-
-from ._settings import PaiSettings
 
 if TYPE_CHECKING:
     from nlu.jobs.queue import Queue, QueueContext
@@ -37,6 +36,6 @@ class PaiLauncher(queue_launcher.QueueLauncher):
     @classmethod
     def open_queue(cls, context: QueueContext) -> Queue:
         """Return the queue of a backend. Raises UserError with all that is missing or wrong."""
-        from ._queue import open_pai
+        from hydra_plugins.pai_launcher._queue import open_pai
 
         return open_pai(context)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.queue_launcher._job import SubmittedJob, composed
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config.choices import find_plugins
@@ -37,8 +38,6 @@ from nlu.jobs.submissions import Submissions, Submitted, new_tokens, without_res
 from nlu.jobs.waiting import in_turn, pause
 from nlu.reports.progress import progress_of
 from nlu.storage.temporary import Pauses
-
-from ._job import SubmittedJob, composed
 
 AGAIN_S, AGAIN_MAX = Pauses(1.0, 60.0), 7
 """the pauses after which a queue that took no job is asked again, and how often; trials wait without end if the failure

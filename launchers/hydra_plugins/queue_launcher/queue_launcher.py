@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.queue_launcher import config as config
 from omegaconf import DictConfig, OmegaConf
 
-from . import config as config
-
 if TYPE_CHECKING:
-    from nlu.jobs.submissions import Submitted
+    from hydra_plugins.queue_launcher._impl import Launch
 
-    from ._impl import Launch
+    from nlu.jobs.submissions import Submitted
 
 
 class QueueLauncher(Launcher):
@@ -43,7 +42,7 @@ class QueueLauncher(Launcher):
         launch.require(launch.jobs, dict(enumerate(configs)))
 
     def _launch(self, overrides: Sequence[Sequence[str]], first: int) -> "Launch":
-        from ._impl import Launch
+        from hydra_plugins.queue_launcher._impl import Launch
 
         return Launch(self.queue, self.params, overrides, first, self.config, self.hydra_context, self.task_function)
 
