@@ -65,7 +65,7 @@ def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, ther
 
 
 def test_a_study_of_an_earlier_version_with_constraints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="by an earlier version of nlu, with objectives or constraints, which there are"):
+    with pytest.raises(UserError, match="by an earlier version of nlu, with objectives or constraints, which"):
         require_same(tmp_path, "s", "url", study(goals={"constraints": [["size_mb", "<=", 5]]}), NOW, "maximize")
 
 
