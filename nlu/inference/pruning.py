@@ -34,7 +34,7 @@ from nlu.inference.locate import LABELS, Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.pruned_heads import KEY, Heads, as_written, kept_heads, without_heads
+from nlu.models.pruned_heads import PRUNED_HEADS, Heads, as_written, kept_heads, without_heads
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
 from nlu.runs import logs
@@ -206,7 +206,7 @@ def without(subject: Subject, places: Heads) -> TaskModel:
     trained, sizes = subject.trained, subject.backbone.sizes
     after = pruned_with(subject, places)
     source = open_pretrained(str(trained.located.checkpoint), "run")
-    source = replace(source, config={**source.config, KEY: as_written(after)})
+    source = replace(source, config={**source.config, PRUNED_HEADS: as_written(after)})
     model = assemble(
         trained.config, trained.task, trained.target, trained.model.layout, trained.tokenizer, source
     )  # fmt: skip

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KEY = "pruned_heads"
+PRUNED_HEADS = "pruned_heads"
 Heads = dict[int, list[int]]
 """heads by layer; layers without an entry lack none"""
 
 
 def pruned_heads_of(config: Mapping[str, Any]) -> Heads:
     """Return the heads that are gone by the configuration of weights, ascending in each layer."""
-    found = {int(layer): sorted(map(int, heads)) for layer, heads in (config.get(KEY) or {}).items()}
+    found = {int(layer): sorted(map(int, heads)) for layer, heads in (config.get(PRUNED_HEADS) or {}).items()}
     return {layer: heads for layer, heads in sorted(found.items()) if heads}
 
 
@@ -39,9 +39,9 @@ def wrong_heads(pruned: Mapping[int, Sequence[int]], layers: int, heads: int) ->
     """Yield why an encoder of this size cannot lack these heads."""
     for layer, gone in pruned.items():
         if not 0 <= layer < layers or not all(0 <= head < heads for head in gone):
-            yield f"{KEY} names the heads {list(gone)} of layer {layer}, but there are {layers} layers of {heads} heads"
+            yield f"{PRUNED_HEADS} names the heads {list(gone)} of layer {layer}, but there are {layers} layers of {heads} heads"
         elif len(set(gone)) >= heads:
-            yield f"{KEY} names all heads of layer {layer}, which keeps at least one"
+            yield f"{PRUNED_HEADS} names all heads of layer {layer}, which keeps at least one"
 
 
 def without_heads(

@@ -57,6 +57,32 @@ def test_values_that_a_table_cannot_hold_are_refused(call, said: str) -> None:
         call()
 
 
+@pytest.mark.thorough
+def test_a_compiled_model_records_each_call_and_is_compiled_once() -> None:
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        summary.scalar("y", y.mean())
+        return y + 1
+
+    forward(torch.ones(3))
+    collector = summary.Collector()
+    with summary.listening(collector):
+        forward(torch.ones(3))
+        graphs = len(compiled)
+        for factor in (2.0, 3.0, 4.0):
+            assert forward(factor * torch.ones(3)).tolist() == [2 * factor + 1] * 3
+        assert len(compiled) == graphs
+    means = collector.take()
+    assert (means["y"].value, means["y"].calls) == (5.0, 4)
+
+
 @pytest.mark.parametrize(
     ("values", "mean"),
     [

@@ -31,8 +31,7 @@ from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.linear import Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 from nlu.models.layers.recomputing import recomputed
-from nlu.models.pruned_heads import KEY as PRUNED_HEADS
-from nlu.models.pruned_heads import as_written, kept_heads
+from nlu.models.pruned_heads import PRUNED_HEADS, as_written, kept_heads
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""

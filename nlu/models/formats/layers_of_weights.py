@@ -15,8 +15,7 @@ from nlu.config.errors import CheckpointError
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.kept_layers import KEY, layers_kept
-from nlu.models.pruned_heads import KEY as PRUNED_HEADS
-from nlu.models.pruned_heads import as_written, pruned_heads_of
+from nlu.models.pruned_heads import PRUNED_HEADS, as_written, pruned_heads_of
 
 log = logging.getLogger(__name__)
 
