@@ -39,7 +39,10 @@ def wrong_heads(pruned: Mapping[int, Sequence[int]], layers: int, heads: int) ->
     """Yield why an encoder of this size cannot lack these heads."""
     for layer, gone in pruned.items():
         if not 0 <= layer < layers or not all(0 <= head < heads for head in gone):
-            yield f"{PRUNED_HEADS} names the heads {list(gone)} of layer {layer}, but there are {layers} layers of {heads} heads"
+            yield (
+                f"{PRUNED_HEADS} names the heads {list(gone)} of layer {layer}, but there are {layers} layers of "
+                f"{heads} heads"
+            )
         elif len(set(gone)) >= heads:
             yield f"{PRUNED_HEADS} names all heads of layer {layer}, which keeps at least one"
 
