@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 SIZE_INCHES = (7.0, 4.5)
 MOST_NAMED = 12
 """trials that a legend names"""
+LEAST_TRIALS = 10
+"""complete trials from which importances are computed: of fewer they are chance"""
+PIXELS_PER_INCH = 72
+"""on a page at least; a wider figure is scrolled, so that its letters stay readable"""
 TITLES = {
     "history": "Value of each trial",
     "intermediate": "Trials on their way",
@@ -48,8 +52,9 @@ def draw_figures(study: optuna.Study, summary: Summary) -> dict[str, Figure]:
         wanted["intermediate"] = lambda: plots.plot_intermediate_values(study)
     if values and summary.params:
         wanted["slices"] = lambda: plots.plot_slice(study, target_name=name)
-    # From equal values, or from a single one, nothing follows.
-    if len(values) > 1 and summary.params:
+    complete = sum(trial.state == TrialState.COMPLETE for trial in trials)
+    # From equal values nothing follows.
+    if len(values) > 1 and complete >= LEAST_TRIALS and summary.params:
         wanted["importances"] = lambda: plots.plot_param_importances(study, target_name=name)
     drawn = {kind: _figure(kind, draw) for kind, draw in wanted.items()}
     return {kind: figure for kind, figure in drawn.items() if figure is not None}
@@ -105,7 +110,8 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
     """Write the page of a search; `command` runs the best trial."""
     sections = [
         section(
-            f'<div class="scroll">{svg_of(name, figure)}</div>',
+            f'<div class="scroll"><div style="min-width: {figure.get_figwidth() * PIXELS_PER_INCH:.0f}px">'
+            f"{svg_of(name, figure)}</div></div>",
             TITLES[name],
             name=name,
             # Of few parameters it is no wider than the others.

@@ -5,6 +5,7 @@ from pathlib import Path
 import optuna
 import pytest
 from matplotlib import rcParams
+from optuna.trial import create_trial
 
 from nlu.search.figures import TITLES, draw_figures, write_search_page
 from nlu.search.summary import read_summary
@@ -22,7 +23,7 @@ def test_texts_that_hold_markup_stay_text(tmp_path: Path) -> None:
 
 
 def test_figures_show_the_values_of_the_trials_and_leave_the_style_of_others_alone() -> None:
-    study = study_of("COMPLETE", 8)
+    study = study_of("COMPLETE", 10)
     before = dict(rcParams)
     found = draw_figures(study, read_summary(study))
     assert list(found) == list(TITLES)
@@ -34,10 +35,26 @@ def test_figures_show_the_values_of_the_trials_and_leave_the_style_of_others_alo
     assert dict(rcParams) == before
 
 
+def test_letters_stay_readable_and_few_trials_have_no_importances(tmp_path: Path) -> None:
+    study = optuna.create_study(direction="maximize")
+    ranges = {f"key_{number}": optuna.distributions.FloatDistribution(0, 1) for number in range(9)}
+    for number in range(9):
+        values = dict.fromkeys(ranges, number / 9)
+        study.add_trial(create_trial(value=number / 9, params=values, distributions=ranges))
+    summary = read_summary(study)
+    figures = draw_figures(study, summary)
+    assert "importances" not in figures and "slices" in figures
+    write_search_page(tmp_path / "index.html", summary, figures, None)
+    page = (tmp_path / "index.html").read_text()
+    # A point of a letter is a pixel: the page is at least as wide as the figure in points.
+    width = int(page.partition('id="slices"')[2].partition("min-width: ")[2].partition("px")[0])
+    assert width == round(figures["slices"].get_figwidth() * 72) > 1240
+
+
 def test_a_figure_that_cannot_be_drawn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*unused: object, **named: object) -> None:
         raise ValueError("no")
 
     monkeypatch.setattr(optuna.visualization.matplotlib, "plot_slice", fails)
-    study = study_of("COMPLETE", 3)
+    study = study_of("COMPLETE", 10)
     assert {"slices"} == TITLES.keys() - draw_figures(study, read_summary(study)).keys()

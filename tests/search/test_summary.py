@@ -36,7 +36,7 @@ def figures(folder):
     first(
         2,
         [
-            (mixed, 12, FIGURES),
+            (mixed, 12, FIGURES - {"importances.png"}),
             ("FAIL", 3, set()),
             ("COMPLETE", 1, FIGURES - {"importances.png"}),
             ("PRUNED", 3, {"intermediate.png"}),
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_is_named_after_the_table_and_the_rest_is_there(t
     }
     assert "Traceback" not in said.err
     left = {path.name for path in summary.glob("*.png") if path.is_file()}
-    assert left == (set() if names == [""] else FIGURES - {"history.png", "slices.png"})
+    assert left == (set() if names == [""] else FIGURES - {"history.png", "slices.png", "importances.png"})
 
 
 def test_a_search_without_its_summary_ends_with_status_1_and_so_does_its_report(tmp_path, capsys):
