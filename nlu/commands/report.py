@@ -198,9 +198,6 @@ def clean(arguments: Sequence[str]) -> int:
     )
     _add_folders(parser)
     parser.add_argument("--yes", action="store_true", help="remove it")
-    parser.add_argument(
-        "--keep-best", type=at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
-    )
     parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
     given = parser.parse(arguments)
     # The lock that tells whether a process holds a run is one of the local disk.
@@ -212,7 +209,7 @@ def clean(arguments: Sequence[str]) -> int:
     from nlu.reports.cleaning import clean_runs
 
     runs, unread = _runs_in(given.folders)
-    problems = clean_runs(runs, given.keep_best, given.keep_optimizer, confirmed=given.yes)
+    problems = clean_runs(runs, given.keep_optimizer, confirmed=given.yes)
     for remark in unread:
         print(f"nlu: {remark}", file=sys.stderr)
     # After all runs: one that a process holds must not keep the space of the others.

@@ -43,13 +43,11 @@ class CleaningPlan:
         return sum(self.removable.values())
 
 
-def plan_of(run: RunRecord, keep_best: int = 1, keep_optimizer: bool = False) -> CleaningPlan:
+def plan_of(run: RunRecord, keep_optimizer: bool = False) -> CleaningPlan:
     """Return what can be removed from a run, with sizes. Nothing is changed."""
     if reason := _why_kept(run):
         return CleaningPlan(run, reason)
-    return CleaningPlan(
-        run, removable={path: size_of(path) for path in _removable(run.folder, keep_best, keep_optimizer)}
-    )
+    return CleaningPlan(run, removable={path: size_of(path) for path in _removable(run.folder, keep_optimizer)})
 
 
 def _why_kept(run: RunRecord) -> str:
@@ -63,7 +61,7 @@ def _why_kept(run: RunRecord) -> str:
     return ""
 
 
-def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[Path]:
+def _removable(folder: Path, keep_optimizer: bool) -> Iterator[Path]:
     checkpoints = folder / "checkpoints"
     keeps_best = reason_without_best(folder) is None
     if not is_whole(checkpoints / "last") or (keeps_best and not is_whole(checkpoints / "best-1")):
@@ -72,7 +70,7 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
     for path in sorted(checkpoints.iterdir()):
         best = BEST.fullmatch(path.name)
         # A folder with a dot in front is left over from a killed save; `last` and `best-1` are complete without it.
-        if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
+        if (best and int(best[1]) > 1) or (path.name.startswith(".") and path.is_dir()):
             yield path
     # `RUN/last` predicts without them; they are as large as the weights or larger.
     for name in () if keep_optimizer else OF_TRAINING:
@@ -106,10 +104,10 @@ def clean(plan: CleaningPlan) -> int:
     return freed
 
 
-def clean_runs(runs: Sequence[RunRecord], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
+def clean_runs(runs: Sequence[RunRecord], keep_optimizer: bool, confirmed: bool) -> list[str]:
     """Print what each run would free and, if `confirmed`, free it; returns a sentence for each failure."""
     # All sizes first: the table is complete before anything is removed.
-    plans = [plan_of(run, keep_best, keep_optimizer) for run in runs]
+    plans = [plan_of(run, keep_optimizer) for run in runs]
     table = table_of([*texts("run", "state"), *numbers("MB"), *texts("what")])
     for plan in plans:
         shown = plan.kept_because or ", ".join(

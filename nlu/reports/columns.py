@@ -1,21 +1,18 @@
 """What distinguishes configurations: the keys that a table shows as columns, and the names of curves in a figure."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from nlu.reports.runs import CHOICES
 from nlu.reports.table import CONFIG, Configuration, as_json, is_identity, table_of
 
-MOST_CHARACTERS = 32
-"""of a value"""
 MOST_OF_KEYS = 80
 """characters of keys and values; with more of them a folder is the better name"""
 GENERIC = {"folds.count": "folds", "folds.group_by": "group_by"}
 """keys whose last part says nothing by itself"""
-ELLIPSIS = "…"
 
 
 @dataclass
@@ -125,16 +122,12 @@ def _short_key(key: str, others: Sequence[str]) -> str:
 
 
 def _short_values(key: str, values: Sequence[object]) -> list[str]:
-    """Return the values of a key, shortened unless that would make two of them equal."""
+    """Return the values of a key, paths without the folders that all of them share."""
     texts = [_short_text(key, value) for value in values]
     if len(set(texts)) < len(set(map(str, values))):
         texts = [str(value) for value in values]
-    paths = [text for text, value in zip(texts, values, strict=True) if isinstance(value, str) and "/" in text]
-    if common := _common_folder(paths):
-        texts = [text.removeprefix(common) for text in texts]
-    # The end of a value, such as the name of a file, tells more than its beginning.
-    cut = [text if len(text) <= MOST_CHARACTERS else f"{ELLIPSIS}{text[1 - MOST_CHARACTERS :]}" for text in texts]
-    return cut if len(set(cut)) == len(set(texts)) else texts
+    common = _common_folder([text for text, value in zip(texts, values, strict=True) if isinstance(value, str)])
+    return [text.removeprefix(common) for text in texts]
 
 
 def _short_text(key: str, value: object) -> str:
@@ -145,12 +138,10 @@ def _short_text(key: str, value: object) -> str:
 
 def _common_folder(paths: Sequence[str]) -> str:
     """Return the folders with which all paths begin, with a slash at the end, without the last part of any path."""
-    if len(set(paths)) < 2:
+    if len(set(paths)) < 2 or not all("/" in path for path in paths):
         return ""
-    # In sorted order, all paths begin with what the first and the last of them share.
-    first, last = min(paths).split("/")[:-1], max(paths).split("/")[:-1]
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-    return "".join(f"{part}/" for part in first[:alike])
+    common = os.path.commonprefix([f"{path.rpartition('/')[0]}/" for path in paths])
+    return common[: common.rfind("/") + 1]
 
 
 def _made_distinct(labels: Sequence[str], rows: Sequence[Configuration]) -> list[str]:

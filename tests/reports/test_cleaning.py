@@ -39,7 +39,7 @@ def test_a_cleaned_run_predicts_from_last_what_it_predicted_before(tmp_path):
     run = trained(TASKS["classify"], tmp_path, "trainer.ema_decay=0.9")
     rows = [row["text"] for row in unlabelled(TASKS["classify"], 5)]
     before = nlu.load(run / "last", device="cpu").predict(rows, logits=True)
-    assert clean_runs([read_run(run)], 1, False, confirmed=True) == []
+    assert clean_runs([read_run(run)], False, confirmed=True) == []
     assert not (run / "checkpoints" / "last" / "optimizer.safetensors").exists()
     assert nlu.load(run / "last", device="cpu").predict(rows, logits=True) == before
 
@@ -87,14 +87,14 @@ def test_nothing_is_removed_without_a_yes_and_the_total_is_printed(tmp_path, cap
     for name in ("a", "b"):
         ended(tmp_path / name)
     before = files(tmp_path)
-    assert clean_runs(find_runs([tmp_path])[0], 1, False, confirmed=False) == []
+    assert clean_runs(find_runs([tmp_path])[0], False, confirmed=False) == []
     assert files(tmp_path) == before and "nothing was removed: add --yes" in capsys.readouterr().out
 
 
 def test_a_yes_removes_exactly_the_listed_files(tmp_path, capsys):
     folder = ended(tmp_path / "a")
     before = files(folder)
-    assert clean_runs(find_runs([tmp_path])[0], 1, False, confirmed=True) == []
+    assert clean_runs(find_runs([tmp_path])[0], False, confirmed=True) == []
     gone = sorted(set(before) - set(files(folder)))
     assert gone == [
         "checkpoints/best-2/COMPLETE", "checkpoints/best-2/model.safetensors", "checkpoints/best-3/COMPLETE",

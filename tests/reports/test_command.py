@@ -77,7 +77,7 @@ def test_a_cleaned_run_is_still_finished_and_usable_but_trains_no_longer(grid):
         (["."], "holds no run"),
         ([".", "--metrc", "x"], "nearest: --metric"),
         ([], "required: DIR"),
-        (["clean", ".", "--keep-best", "0"], "must be a whole number >= 1"),
+        (["clean", ".", "--keep-best", "1"], "--keep-best: unknown flag"),
         (["diff", "."], "required: B"),
         (["errors", ".", "more"], "more: one argument too many"),
     ],

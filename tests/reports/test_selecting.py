@@ -57,7 +57,7 @@ def test_conditions_keep_the_runs_that_meet_all_of_them(outputs: Path, condition
         ("model=nothing", "model is bert, textcnn"),
         (
             "nothing",
-            "--where is nothing, which no run here meets; give a part of the path of a folder, or of a note",
+            "--where is nothing, which no run here meets; give a part of a folder's path or a note",
         ),
     ],
 )
