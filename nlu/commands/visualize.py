@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"there are {len(rows)} configurations, but a figure can show at most {MOST_ROWS}; name fewer")
     from nlu.display import comparison
     from nlu.display.figures import draw
-    from nlu.display.tables import metric_text
+    from nlu.display.tables import metric_text, numbers, texts
     from nlu.reports.curves import drawings_of, kept_scores
     from nlu.reports.show import folders_of
 
@@ -103,30 +103,19 @@ def main(arguments: Sequence[str]) -> int:
     figures = {drawing.name: draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
     kept_by_label = {label: kept_scores(row.counted, row.set_name) for label, row in zip(labels, rows, strict=True)}
-    # A text is the reason why a configuration has no such figures.
-    found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
-    reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
+    found = {label: kept for label, kept in kept_by_label.items() if kept is not None}
     if found:
         figures |= _figures_of_classes(found)
     formats = list(dict.fromkeys(given.format or ["png"]))
     best_of = "best of the mean" if any(len(row.runs) > 1 for row in rows) else "best"
-    score = f"{drawings[0].title}, {best_of}"
-    has_notes = any(row.note for row in rows)
-    note_header = [("note", False)] * has_notes
-    header = [
-        ("configuration", False),
-        ("runs", True),
-        (score, True),
-        ("state", False),
-        *note_header,
-        ("folder", False),
-    ]
+    header = [*texts("configuration"), *numbers("runs", f"{drawings[0].title}, {best_of}")]
+    header += texts("state", "note", "folder")
     best = {curve.label: curve.best for curve in drawings[0].curves}
     lines = []
     for label, row in zip(labels, rows, strict=True):
         value = metric_text(place[1] if (place := best.get(label)) else None)
-        note = [row.note] * has_notes
-        lines.append([label, str(len(row.runs)), value, row.state, *note, folders_of([run.folder for run in row.runs])])
+        where = folders_of([run.folder for run in row.runs])
+        lines.append([label, str(len(row.runs)), value, row.state, row.note, where])
     title = ", ".join(folder.name or str(folder) for folder in folders)
     # The page is written last: a folder with it is complete.
     with output_folder(given.out, "--out", last=PAGE) as folder:
@@ -134,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         comparison.write_comparison(folder / PAGE, title, header, lines, figures)
     for path in [*written, folder / PAGE]:
         print(f"{given.out.rstrip('/')}/{path.relative_to(folder)}")
-    for remark in [*remarks, *left_out, *_not_drawn(drawings, list(found), reasons)]:
+    for remark in [*remarks, *left_out, *_not_drawn(drawings, kept_by_label)]:
         print(f"nlu: {remark}", file=sys.stderr)
     return 0
 
@@ -163,15 +152,17 @@ def _named(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _not_drawn(drawings: "Sequence[Drawing]", classifiers: Sequence[str], reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield the runs that are left out, a line for each kind of figure; `reasons` why, by configuration."""
+def _not_drawn(drawings: "Sequence[Drawing]", kept: "Mapping[str, KeptScores | None]") -> Iterator[str]:
+    """Yield the runs that are left out, a line for each kind of figure."""
     for drawing in drawings:
         if drawing.without:
             yield f"{drawing.name}: left out {'; '.join(drawing.without)}, without any {drawing.title}"
-    if reasons:
-        named = "; ".join(f"{label} ({reason})" for label, reason in reasons.items())
-        yield f"by_class, by_length, confusion and calibration: left out {named}"
-    if beyond := classifiers[MOST_CONFUSIONS:]:
+    if lacking := [label for label, one in kept.items() if one is None]:
+        yield (
+            f"by_class, by_length, confusion and calibration: left out {'; '.join(lacking)}, which kept no "
+            "probabilities of classes"
+        )
+    if beyond := [label for label, one in kept.items() if one is not None][MOST_CONFUSIONS:]:
         yield f"confusion and calibration: left out {'; '.join(beyond)}, beyond the first {MOST_CONFUSIONS}; name fewer"
 
 

@@ -5,9 +5,8 @@ Axes: P points of a curve, N records.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_of
 from nlu.reports.columns import labels_of
 from nlu.reports.runs import RunRecord, metric_of
-from nlu.reports.table import Configuration, lower_is_better
-from nlu.runs.predictions import Record, kept_sets, predictions_of
+from nlu.reports.table import Configuration, lower_is_better, spread_of
+from nlu.runs.predictions import Predictions, kept_sets, predictions_of
 from nlu.runs.records import SCALARS, TRAIN, VALID, Cell
 from nlu.tracking.tracker import OF_SUMMARY
 
@@ -148,90 +147,57 @@ def _epoch(tables: tuple[Table, Table], across: Across) -> float | None:
     return None
 
 
-def kept_scores(runs: Sequence[RunRecord], set_name: str | None) -> KeptScores | str:
+def kept_scores(runs: Sequence[RunRecord], set_name: str | None) -> KeptScores | None:
     """Read what the runs of a configuration predicted for a set, by default for the one that decides.
 
-    Confusion, calibration and lengths count the rows of all runs; F1 by class and ECE are means over the runs. If the
-    predictions lack probabilities of classes, the reason is returned.
+    Confusion, calibration and lengths count the rows of all runs; F1 by class and ECE are means over the runs. None if
+    no run kept predictions with probabilities of classes.
     """
-    found, reason = [], "no predictions kept"
-    for run in runs:
-        one = _kept_scores_of_run(run, set_name)
-        if isinstance(one, str):
-            reason = one
-        else:
-            found.append(one)
-    if not found:
-        return reason
+    kept = [(run, found) for run in runs if (found := _of_classes(run, set_name)) is not None]
+    if not kept:
+        return None
     # Folds may know different labels; a class that one of them lacks has zeros there.
-    names = list(dict.fromkeys(name for one in found for name in one.names))
-    confusion, calibration = ConfusionScorer(names), CalibrationScorer(names)
-    for one in found:
-        confusion.merge(one.confusion)
-        calibration.merge(one.calibration)
-    lengths, right = (np.concatenate([getattr(one, name) for one in found]) for name in ("length_N", "right_N"))
+    names = list(dict.fromkeys(name for _, found in kept for name in found.labels))
+    confusion, calibration, eces = ConfusionScorer(names), CalibrationScorer(names), []
+    lengths, right = [], []
+    for run, found in kept:
+        kind, own = kind_of(found, run.config), CalibrationScorer(names)
+        for record in found:
+            confusion.add(record)
+            own.add(record)
+            lengths.append(sum(len(record.get(name) or "") for name in TEXTS))
+            right.append(not kind.error(record))
+        eces.append(own.result().metrics["ece"])
+        calibration.merge(own)
     return KeptScores(
-        found[0].set_name,
+        kept[0][1].path.stem,
         names,
-        [_over_runs(name, found) for name in names],
+        [_over_runs(name, [found for _, found in kept]) for name in names],
         confusion.matrix(),
         calibration.bins(),
-        float(np.mean([one.calibration.result().metrics["ece"] for one in found])),
-        _by_length(lengths, right) if lengths.any() else [],
-        len(found),
+        float(np.mean(eces)),
+        _by_length(np.array(lengths), np.array(right)) if any(lengths) else [],
+        len(kept),
     )
 
 
-@dataclass
-class _KeptByRun:
-    """What one run predicted for a set."""
-
-    set_name: str
-    names: list[str]
-    by_label: dict[str, dict[str, Any]]
-    confusion: ConfusionScorer
-    calibration: CalibrationScorer
-    length_N: np.ndarray
-    right_N: np.ndarray
-
-
-def _kept_scores_of_run(run: RunRecord, set_name: str | None) -> _KeptByRun | str:
+def _of_classes(run: RunRecord, set_name: str | None) -> Predictions | None:
+    """Return the predictions of a run for a set, or for one but test; None without probabilities of classes."""
     names = kept_sets(run.folder)
     chosen = set_name if set_name in names else next((name for name in names if name != "test"), None)
-    if chosen is None:
-        return "no predictions kept"
-    found = predictions_of(run.folder, chosen)
+    found = None if chosen is None else predictions_of(run.folder, chosen)
+    if found is None or next(iter(found), None) is None:
+        return None
     kind = kind_of(found, run.config)
-    if not (kind.is_one_label and kind.has_probabilities):
-        return "no probabilities of classes"
-    labels = found.labels
-    confusion, calibration = ConfusionScorer(labels), CalibrationScorer(labels)
-    lengths, right = [], []
-    for record in found:
-        confusion.add(record)
-        calibration.add(record)
-        lengths.append(_length(record))
-        right.append(not kind.error(record))
-    if not right:
-        return "no predictions kept"
-    by_label = {entry["label"]: entry for entry in found.header["by_label"]}
-    return _KeptByRun(chosen, labels, by_label, confusion, calibration, np.array(lengths), np.array(right))
+    return found if kind.is_one_label and kind.has_probabilities else None
 
 
-def _over_runs(name: str, found: Sequence[_KeptByRun]) -> dict[str, object]:
+def _over_runs(name: str, kept: Sequence[Predictions]) -> dict[str, object]:
     """Return a class's rows in all runs, with mean and sample deviation of its F1 over the runs that have such rows."""
-    entries = [one.by_label[name] for one in found if name in one.by_label]
-    values = [entry["f1"] for entry in entries if entry.get("examples", 1) and entry.get("f1") is not None]
-    return {
-        "label": name,
-        "examples": sum(entry.get("examples", 0) for entry in entries),
-        "f1": float(np.mean(values)) if values else None,
-        "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-    }
-
-
-def _length(record: Record) -> int:
-    return sum(len(record.get(name) or "") for name in TEXTS)
+    entries = [entry for found in kept for entry in found.header["by_label"] if entry["label"] == name]
+    spread = spread_of([entry["f1"] for entry in entries if entry.get("examples", 1)])
+    f1, sd = (spread.mean, spread.sd) if spread else (None, None)
+    return {"label": name, "examples": sum(entry.get("examples", 0) for entry in entries), "f1": f1, "sd": sd}
 
 
 def _by_length(length_N: np.ndarray, right_N: np.ndarray) -> list[tuple[float, float, int]]:
