@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nlu.config.variables import KEY, SECRET, SECRET_NAMES, VARIABLES
+from nlu.config.variables import credentials_of
 
 HIDDEN = "***"
 LAUNCHER = "hydra.launcher"
@@ -70,8 +70,7 @@ def is_secret_name(name: str) -> bool:
         # The working folder of a shell.
         return False
     plain = _HUMP.sub("_", last).lower().replace("-", "_")
-    is_secret = _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
-    return is_secret or plain in SECRET_NAMES
+    return _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
 
 
 def environment_values() -> list[str]:
@@ -180,7 +179,7 @@ def remedy(address: str) -> str:
     scheme = re.split("[+:]", address.lower().replace("s3a:", "s3:"))[0]
     if scheme in ("http", "https"):
         return "fetch the file by hand and give its path, or give an address that needs none"
-    names = [one.name for one in VARIABLES if one.service == scheme and one.role in (KEY, SECRET)]
+    names = credentials_of(scheme)
     which = f" ({', '.join(names)})" if names else ""
     return f"set it in the environment of the command{which}, from where jobs and your code read it"
 
