@@ -7,9 +7,8 @@ the composed configuration. Defaults come from the schemas of `nlu.config.keys`;
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
@@ -23,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.faults import SETS_OF_KEYS, choice_problem, fault_of, misplaced
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
-from nlu.config.checks.values import show, value_problem
+from nlu.config.checks.values import show
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
@@ -137,20 +136,11 @@ def _set_in_hydra(config: DictConfig, overrides: Sequence[str]) -> Iterator[str]
             with open_dict(config), read_write(config.hydra):
                 OmegaConf.update(config, key, value, merge=True, force_add=True)
         except OmegaConfBaseException as error:
-            yield type_problem(config, key, value) or f"{key} is {show(value)}, but {first_line(error)}; correct it"
+            yield f"{key} is {show(value)}, but {first_line(error)}; correct it"
             continue
         with read_write(config.hydra):
             given = as_given(config.hydra.overrides.hydra)
             config.hydra.overrides.hydra = [*given, f"++{str(override.input_line).lstrip('+')}"]
-
-
-def type_problem(config: DictConfig, key: str, value: object) -> str | None:
-    """Return key, value, rule and remedy of a value that breaks the type of a key of Hydra; None if none is known."""
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent, throw_on_resolution_failure=False)
-    kind = OmegaConf.get_type(node) if isinstance(node, DictConfig) else None
-    annotation = get_type_hints(kind).get(name) if is_dataclass(kind) else None
-    return None if annotation is None else value_problem(key, annotation, value)
 
 
 @dataclass

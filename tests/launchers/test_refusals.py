@@ -99,7 +99,7 @@ TOGETHER = [
     (
         [LR, "trainer.batchsize=3", "hydra.sweeper.n_trials=abc", "optimizer.weight_decay=-1",
          "hydra.sweeper.n_jobs=0", "model.head_dropout=interval(0.3,0.1)", "optimizer.epsilon=interval(-1,1e-8)"],
-        ["trainer.batchsize: unknown key", 'hydra.sweeper.n_trials is "abc" but must be an integer',
+        ["trainer.batchsize: unknown key", 'hydra.sweeper.n_trials is "abc", but value',
          "optimizer.weight_decay is -1 but must be a number >= 0", "hydra.sweeper.n_jobs is 0 but must be >= 1",
          "`low <= high` must hold, but got (low=0.3, high=0.1)", "optimizer.epsilon: unknown key"],
     ),
