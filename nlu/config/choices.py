@@ -36,8 +36,6 @@ PLAIN_GROUPS = {
     "input": "nlu.config.inference.Input",
 }
 """Groups without a target, and the dataclass that is their schema."""
-BASES = {"data": "files"}
-"""Groups whose choices may leave out `_target_`, and the shipped choice that such a choice is based on."""
 
 
 def conf_dir() -> Path:
@@ -95,17 +93,13 @@ def choice_of(group: str, target: str) -> str:
 
 
 def with_targets(config: Mapping[str, object]) -> Config:
-    """Return the configuration with the target of each choice that leaves it out (see `BASES`)."""
+    """Return the configuration in which data without a target, also those of a mixture, are rows in files."""
     named = dict(config)
-    for group, choice in BASES.items():
-        node = config.get(group)
-        if isinstance(node, Mapping) and TARGET not in node:
-            named[group] = {TARGET: target_of(group, choice), **node}
-    data: Any = named.get("data")
-    # Each set of a mixture is a choice of the group data too.
-    if constant_of(data, "has_sets") and isinstance(data.get("sets"), Mapping):
-        sets = {name: with_targets({"data": node})["data"] for name, node in data["sets"].items()}
-        named["data"] = {**data, "sets": sets}
+    data = named.get("data")
+    if isinstance(data, Mapping):
+        data = named["data"] = {TARGET: target_of("data", "files"), **data}
+        if constant_of(data, "has_sets") and isinstance(data.get("sets"), Mapping):
+            data["sets"] = {name: with_targets({"data": node})["data"] for name, node in data["sets"].items()}
     return named
 
 
