@@ -42,15 +42,6 @@ class Composer:
         given = [text for choice in choices.items() for text in self.required.get(choice, [])]
         return self.plain(*(f"{group}={name}" for group, name in choices.items()), *given)
 
-    def combine(self, first: dict[str, str], second: dict[str, str]) -> dict[str, Any]:
-        """Return what choosing both gives, composed of the changes that each one makes to the default configuration.
-
-        Composing takes a tenth of a second, and there are hundreds of pairs. That both ways give the same is tested.
-        """
-        default, config, other = self.plain(), self.choose(**first), self.choose(**second)
-        changed = {key: node for key, node in other.items() if node != default[key]}
-        return config | changed | {group: other[group] for group in second}
-
     def problems_of(self, config: dict[str, Any]) -> list[str]:
         return problems(config)
 

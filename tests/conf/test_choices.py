@@ -54,15 +54,15 @@ def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices
     assert set(choices("task")) == set(FITTING)
     assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
     for task, name in product(choices("task"), [*SINGLE, *PAIRS, *TAGGED]):
-        found = composer.problems_of(composer.combine({"data": name}, {"task": task}))
+        found = composer.problems_of(composer.choose(data=name, task=task))
         assert bool(found) == (name not in FITTING[task]), f"task={task} data={name}"
 
 
 def with_data(composer, task: str, choice: dict[str, str]) -> dict[str, Any]:
     """Return the configuration of a task, a further choice and data that the task can read."""
     if task != "soft":
-        return composer.combine({"task": task, "data": FITTING[task][0]}, choice)
-    config = composer.combine({"task": task, "data": "files"}, choice)
+        return composer.choose(task=task, data=FITTING[task][0], **choice)
+    config = composer.choose(task=task, data="files", **choice)
     fields = {"text": "text", "logits": "logits"}
     return config | {"data": config["data"] | {"fields": fields, "labels": ["bad", "good"]}}
 
