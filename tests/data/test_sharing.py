@@ -40,9 +40,9 @@ class Objects:
             raise FileNotFoundError(key)
         return self.content[key]
 
-    def get_file(self, key: str, path: Path, advance: Any = None, *, hashed: bool = False) -> str | None:
+    def get_file(self, key: str, path: Path, advance: Any = None) -> str:
         path.write_bytes(self.get(key))
-        return hashlib.sha256(self.content[key]).hexdigest() if hashed else None
+        return hashlib.sha256(self.content[key]).hexdigest()
 
     def put(self, key: str, content: bytes) -> None:
         self._ask()
