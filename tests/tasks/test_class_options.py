@@ -83,19 +83,6 @@ def test_labels_have_a_threshold_each_which_is_no_metric(store_of):
     assert task.scorer({"loss": 1.0}).threshold == {"b": 0.55}
 
 
-def test_scores_of_chosen_classes_are_micro_averages_over_them(store_of):
-    store = store_of("a.tsv", "".join(f"x\t{name}\n" for name in "aabbccc"), Classify, **TABLE)
-    predicted = "abbcaca"
-    logits = np.eye(3, dtype=np.float32)[["abc".index(name) for name in predicted]] * 9
-    task = Classify(CrossEntropy(), store.target, chosen_classes=["b", "c"])
-    scores, _ = scored(task, store, logits)
-    # Of the 4 rows predicted as b or c, rows 2 and 5 are right; 5 rows are of b or c.
-    assert scores.metrics["precision_chosen"] == pytest.approx(2 / 4)
-    assert scores.metrics["recall_chosen"] == pytest.approx(2 / 5)
-    assert scores.metrics["f1_chosen"] == pytest.approx(2 * 2 / 9)
-    assert set(scores.metrics) == set(task.metrics)
-
-
 QUERIES = "q\tx\ta\t1\nr\tx\tb\t1\nq\tx\tc\t0\nr\ty\td\t0\ns\ty\te\t0\nq\tz\tf\t0\nt\tz\tg\t0\nt\tz\th\t1\n"
 
 

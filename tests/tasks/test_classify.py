@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from nlu.losses.bce import Bce
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.tasks.classify import Classify
 from tests.tasks.conftest import scored
@@ -29,14 +28,3 @@ def test_each_example_has_its_label_prediction_and_probability(store_of):
     assert records[0]["loss"] == pytest.approx(-np.log(sure))
     assert scores.metrics["accuracy"] == pytest.approx(1 / 3)
     assert [(row["label"], row["examples"], row["correct"]) for row in scores.by_label] == [("no", 2, 1), ("yes", 1, 0)]
-
-
-def test_with_a_class_of_rejection_what_reaches_no_threshold_belongs_to_it(store_of):
-    store = store_of("a.tsv", "x\t0\ny\t1\nz\t2\n", Classify, **TABLE)
-    # The first logit is not read; sigmoid(1) = 0.73, sigmoid(-1) = 0.27.
-    _, records = classified(store, [[9, -1, -2], [9, 1, -1], [9, 1, 2]], loss=Bce(threshold=0.7))
-    assert [row["prediction"] for row in records] == ["0", "1", "2"]
-    sigmoid = 1 / (1 + np.exp(-1))
-    assert records[1]["probabilities"] == pytest.approx({"0": 1 - sigmoid, "1": sigmoid, "2": 1 - sigmoid})
-    _, records = classified(store, [[9, -1, -2], [9, 1, -1], [9, 1, 2]], loss=Bce(threshold=0.8))
-    assert [row["prediction"] for row in records] == ["0", "0", "2"]

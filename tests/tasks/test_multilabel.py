@@ -43,13 +43,6 @@ def test_a_tuned_threshold_is_used_for_the_sets_after_the_first(store_of):
     assert later.threshold == scores.metrics["threshold"]
 
 
-def test_a_cell_holds_labels_between_separators(store_of):
-    store = store_of("a.tsv", "one\tx|y\ntwo\t\nthree\ty\n", Multilabel, fields={"text": 0, "label": 1})
-    assert store.labels == ["x", "y"]
-    _, records = scored(Multilabel(BceMultilabel(), store.target, threshold=0.5), store, np.zeros((3, 2), np.float32))
-    assert [row["label"] for row in records] == [["x", "y"], [], ["y"]]
-
-
 def test_a_label_at_the_threshold_is_kept_as_it_was_scored():
     # In single precision 0.7 is a little less than in double.
     task = Multilabel(BceMultilabel(), SimpleNamespace(names=["x", "y"]), threshold=0.7)
