@@ -1,6 +1,5 @@
 """Remove the least important attention heads of a trained run.
 
-python -m nlu.prune run=outputs/mine                                      score and size by share of heads
 python -m nlu.prune run=outputs/mine fraction=0.3 out=outputs/smaller     a new run with 70 % of the heads
 python -m nlu.prune run=outputs/mine 'heads={0: 6, -1: 2}' out=outputs/smaller
 """
@@ -39,8 +38,7 @@ def main(composed: DictConfig) -> int:
     located = locate(config.run, config.checkpoint)
     if problems := list(_of_run(config, located)):
         raise UserError(*problems)
-    if config.out is not None:
-        require_free(config.out, "out")
+    require_free(config.out, "out")
     if plain["dry_run"]:
         from nlu.jobs.queue import end_dry_run
 
@@ -55,14 +53,8 @@ def _cross(config: Config) -> Iterator[str]:
     given = [key for key in CHOOSING if config[key] is not None]
     if len(given) > 1:
         yield f"{' and '.join(given)} are set, but each says which heads to remove; leave out all but one"
-    if given and config["out"] is None:
-        yield f"{given[0]} is {config[given[0]]}, but out is not set; set out to a new folder, or leave out {given[0]}"
-    if not given and config["out"] is not None:
+    if not given or config["heads"] == {} or config["fraction"] == 0:
         yield f"out is {config['out']}, but nothing says which heads to remove; set fraction or heads"
-    if config["heads"] == {}:
-        yield "heads is {}, but must name a layer; leave it out for only the table"
-    if config["fraction"] == 0:
-        yield "fraction is 0, but must be more than 0; leave it out for only the table"
 
 
 def _of_run(config: "Prune", located: "Located") -> Iterator[str]:

@@ -92,7 +92,7 @@ watch debug=watch -> inspect=true | norms of all modules; nlu.runs.summary.scala
 export -> - | nlu.export max_rows=10000 compares an export with its run on so many rows
 requests_per_s proxies -> - | a reverse proxy limits the requests of a client, and sends the token: docs/serving.md
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
-max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
+max_loss fractions eval_rows -> fraction=0.3 | nlu.prune shows the score before and after
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
 hydra.sweeper.max_batch_size -> - | hydra.launcher.array_parallelism of Slurm limits the jobs that run at once
 hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials

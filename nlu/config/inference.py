@@ -183,8 +183,8 @@ class Prune(_Batches, _Weights, _Job):
     """The validated configuration of `nlu.prune`; the run must have a native encoder."""
 
     batch_size: PositiveInt = 32
-    out: NewFolder | None = None
-    """New run folder for the smaller model; null = only print the table."""
+    out: NewFolder
+    """New run folder for the smaller model."""
     fraction: Fraction | None = None
     """Share of the attention heads to remove, the least important ones first; null = see heads."""
     heads: dict[int | str, PositiveInt] | None = None

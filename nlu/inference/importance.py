@@ -114,11 +114,6 @@ def least_first(importance: Sequence[np.ndarray]) -> list[Place]:
     )
 
 
-def most_to_remove(heads: Sequence[int]) -> int:
-    """Return how many heads can be removed, of so many in each layer: a layer keeps at least one."""
-    return sum(heads) - len(heads)
-
-
 def to_remove(order: Sequence[Place], heads: Sequence[int], count: int) -> Heads:
     """Return `count` heads by layer, the first ones of `order`, except for the last one that a layer has."""
     found: Heads = {}
@@ -126,7 +121,7 @@ def to_remove(order: Sequence[Place], heads: Sequence[int], count: int) -> Heads
         if count and len(found.get(layer, [])) + 1 < heads[layer]:
             found.setdefault(layer, []).append(place)
             count -= 1
-    assert not count, "at most `most_to_remove`"
+    assert not count, "the command has asked for fewer"
     return {layer: sorted(places) for layer, places in sorted(found.items())}
 
 

@@ -1,10 +1,10 @@
-"""Remove attention heads of a run: a table of scores by share, or a new run without some of them.
+"""Remove attention heads of a run: a new run without the least important ones.
 
 Axes: H heads of a layer.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,6 @@ from nlu.inference.evaluation import sample
 from nlu.inference.importance import (
     importances,
     least_first,
-    most_to_remove,
     of_layers,
     require_own_losses,
     to_remove,
@@ -51,8 +50,6 @@ from nlu.training.ranks import Ranks, process_group
 ABOUT = "prune.json"
 """in the folder of a pruned run: how it was made, and the table"""
 RESULT = "result.json"
-SHARES = [number / 10 for number in range(10)]
-"""the shares of heads that the models of the table lack"""
 Metrics = dict[str, dict[str, float]]
 
 
@@ -96,7 +93,7 @@ class Subject:
 
 
 def run_prune(config: Prune, located: Located) -> int:
-    """Compute importances, score the models and, with `out`, write the smaller run; returns the exit status.
+    """Compute importances, and write and score the smaller run; returns the exit status.
 
     Raises UserError for the user's mistakes; nothing is written then.
     """
@@ -110,14 +107,11 @@ def run_prune(config: Prune, located: Located) -> int:
         model = subject.trained.model.to(ranks.device)
         with progress.task("importance of heads", len(part)) as bar:
             importance = importances(model, task, part, ranks.device, batch_size=config.batch_size, advance=bar.advance)
-        removals = _removals(config, subject, importance)
-        found = _scored_all(config, subject, removals)
-        if config.out is not None:
-            with output_folder(config.out, "out", last=RESULT) as folder:
-                _write(config, subject, removals[-1], importance, found, folder)
+        places = _removed(config, subject, importance)
+        with output_folder(config.out, "out", last=RESULT) as folder:
+            found = _write(config, subject, places, importance, folder)
     _print(found, subject.decisive.metric)
-    if config.out is not None:
-        print_table("", config.out)
+    print_table("", config.out)
     return 0
 
 
@@ -141,32 +135,19 @@ def _subject(config: Prune, located: Located, ranks: Ranks, progress: Progress) 
     return Subject(trained, backbone, run, store, chosen, is_lower, ranks, progress)
 
 
-def _removals(config: Prune, subject: Subject, importance: list[np.ndarray]) -> list[Heads]:
-    """Return the places of the heads that each model lacks: none, and then what was asked for, or each share."""
+def _removed(config: Prune, subject: Subject, importance: list[np.ndarray]) -> Heads:
+    """Return the places of the heads that the smaller run lacks."""
     order, heads = least_first(importance), subject.heads
     if config.heads is not None:
-        return [{}, of_layers(order, {int(layer) % len(heads): count for layer, count in config.heads.items()})]
-    shares = SHARES if config.fraction is None else [0.0, config.fraction]
-    counts = [round(share * sum(heads)) for share in shares]
-    return [to_remove(order, heads, count) for count in dict.fromkeys(counts) if count <= most_to_remove(heads)]
+        return of_layers(order, {int(layer) % len(heads): count for layer, count in config.heads.items()})
+    assert config.fraction is not None, "validated together"
+    return to_remove(order, heads, round(config.fraction * sum(heads)))
 
 
-def _scored_all(config: Prune, subject: Subject, removals: list[Heads]) -> list[Candidate]:
-    part = subject.eval_set
-    found: list[Candidate] = []
-    with TemporaryDirectory(prefix="nlu-prune-") as folder:
-        for places in removals:
-            model = without(subject, places).to(subject.ranks.device)
-            removed = sum(map(len, places.values()))
-            description = f"scoring {sum(subject.heads) - removed} heads"
-            with subject.progress.task(description, len(part)) as bar:
-                scored = _score(config, subject, model, part, {}, Path(folder), bar.advance)
-            scored.spool.close()
-            parameters = sum(one.numel() for one in model.parameters())
-            size_mb = sum(one.numel() * one.element_size() for one in model.state_dict().values()) / 1e6
-            value = scored.scores.metrics[subject.decisive.metric]
-            found.append(Candidate(removed, sum(subject.heads), value, parameters, size_mb))
-    return found
+def _candidate(subject: Subject, model: TaskModel, removed: int, value: float) -> Candidate:
+    parameters = sum(one.numel() for one in model.parameters())
+    size_mb = sum(one.numel() * one.element_size() for one in model.state_dict().values()) / 1e6
+    return Candidate(removed, sum(subject.heads), value, parameters, size_mb)
 
 
 def _print(found: list[Candidate], metric: str) -> None:
@@ -181,13 +162,12 @@ def _print(found: list[Candidate], metric: str) -> None:
 
 
 def _score(
-    config: Prune, subject: Subject, model: TaskModel, part: Examples, decided: Mapping[str, float], folder: Path,
-    advance: Callable[[int], None],
-) -> Scored:  # fmt: skip
-    run = subject.run
-    precision: Precision = build(run.precision)
+    config: Prune, subject: Subject, model: TaskModel, part: Examples, decided: Mapping[str, float], folder: Path
+) -> Scored:
+    precision: Precision = build(subject.run.precision)
     evaluator = Evaluator(model, subject.trained.task, subject.ranks, precision, config.batch_size, folder)
-    return score(evaluator, part, decided, advance)
+    with subject.progress.task(f"scoring {part.name}", len(part)) as bar:
+        return score(evaluator, part, decided, bar.advance)
 
 
 def pruned_with(subject: Subject, places: Heads) -> Heads:
@@ -216,23 +196,30 @@ def without(subject: Subject, places: Heads) -> TaskModel:
 
 
 def _write(
-    config: Prune, subject: Subject, places: Heads, importance: list[np.ndarray], found: list[Candidate], folder: Path
-) -> None:
-    """Write a run folder: configuration, checkpoint, predictions, and result.json last."""
+    config: Prune, subject: Subject, places: Heads, importance: list[np.ndarray], folder: Path
+) -> list[Candidate]:
+    """Write a run folder: configuration, checkpoint, predictions, and result.json last; returns the run before and
+    the smaller one."""
     trained, located, ranks = subject.trained, subject.trained.located, subject.ranks
+    with TemporaryDirectory(prefix="nlu-prune-") as scratch:
+        whole = _score(config, subject, trained.model, subject.eval_set, {}, Path(scratch))
+        whole.spool.close()
     model = without(subject, places).to(ranks.device)
     metrics: Metrics = {}
     step = step_of(located.checkpoint)
     sets = subject.store.of_role("dev") | subject.store.of_role("test")
     for name, part in sets.items():
-        with subject.progress.task(f"scoring {name}", len(part)) as bar:
-            # As in training, the first set decides a threshold for all.
-            decided = next(iter(metrics.values()), {})
-            scored = _score(config, subject, model, part, decided, folder / "predictions", bar.advance)
+        # As in training, the first set decides a threshold for all.
+        scored = _score(config, subject, model, part, next(iter(metrics.values()), {}), folder / "predictions")
         keep_predictions(folder, name, scored, trained.task, ranks, step=step)
         metrics[name] = scored.scores.metrics
         scored.spool.close()
     value = metrics[subject.decisive.set_name][subject.decisive.metric]
+    before = whole.scores.metrics[subject.decisive.metric]
+    found = [
+        _candidate(subject, trained.model, 0, before),
+        _candidate(subject, model, sum(map(len, places.values())), value),
+    ]
     of_dev = {name: metrics[name] for name in subject.store.of_role("dev")}
     best = [Best(step, 0, 0.0, value, of_dev)]
     labels = json.loads((located.checkpoint / LABELS).read_text(encoding="utf-8"))
@@ -261,6 +248,7 @@ def _write(
             "seed": subject.run.seed, "pruned": False, "last": metrics,
         },
     )  # fmt: skip
+    return found
 
 
 def _config(config: Prune, located: Located) -> dict[str, object]:

@@ -53,7 +53,7 @@ def test_a_dry_run_says_that_a_command_is_good_and_leaves_nothing(
         ("evaluate", "out={run}", "which exists"),
         ("export", "head_name=other", "has one head only"),
         ("prune", "fraction=0.99", "each of the 1 layers keeps at least one of the 2 heads"),
-        ("prune", "out=null", "out is not set"),
+        ("prune", "out=null", "out is null but must be a new folder"),
     ],
 )
 def test_a_dry_run_finds_what_is_wrong_with_a_run_and_its_files(
