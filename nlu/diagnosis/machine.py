@@ -16,7 +16,6 @@ from nlu.inference.self_check import library_of, sentence, uneven_layers
 from nlu.models.layers.attention_in_one_kernel import packed_kernel
 from nlu.models.layers.linear import Linear
 from nlu.runs.provenance import usable_cores
-from nlu.training import host_memory
 from nlu.training.auto import choice_for
 from nlu.training.processes import in_processes
 from nlu.training.ranks import choose_device, process_group
@@ -59,22 +58,13 @@ def _cuda_device(number: int) -> Check:
 
 
 def threads() -> Check:
-    """Compare threads with the cores that this process may use, and with the limit of its container."""
-    cores, used = min(usable_cores(), allowed_cores() or math.inf), torch.get_num_threads()
-    says = f"torch computes with {used}, and {cores:g} of {os.cpu_count()} cores may be used"
+    """Compare threads with the cores that this process may use."""
+    cores, used = usable_cores(), torch.get_num_threads()
+    says = f"torch computes with {used}, and {cores} of {os.cpu_count()} cores may be used"
     if used <= cores:
         return Check("threads", says)
-    remedy = f"set OMP_NUM_THREADS={max(1, int(cores))}: threads that wait for one another are slow"
+    remedy = f"set OMP_NUM_THREADS={cores}: threads that wait for one another are slow"
     return warning("threads", says, remedy)
-
-
-def allowed_cores() -> float | None:
-    """Return the quota of a container in cores, None without one."""
-    try:
-        quota, period = (host_memory.CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
 
 
 def precision() -> Check:

@@ -1,7 +1,6 @@
 """The facts of a machine as doctor tells them, for machines that are made up: every number is another."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from nlu.diagnosis import machine
 from nlu.diagnosis.check import Check
-from nlu.training import host_memory
 
 GIB = 2**30
 
@@ -19,20 +17,15 @@ def by_name(checks: object) -> dict[str, Check]:
 
 
 @pytest.mark.parametrize(
-    ("quota", "used", "mark", "says", "remedy"),
+    ("used", "mark", "says", "remedy"),
     [
-        ("150000 100000", 3, "warning", "torch computes with 3, and 1.5 of 24 cores may be used", "OMP_NUM_THREADS=1"),
-        ("50000 100000", 3, "warning", "torch computes with 3, and 0.5 of 24", "OMP_NUM_THREADS=1"),
-        ("max 100000", 6, "ok", "torch computes with 6, and 6 of 24 cores may be used", ""),
-        ("900000 100000", 7, "warning", "torch computes with 7, and 6 of 24", "OMP_NUM_THREADS=6"),
-        ("900000 100000", 4, "ok", "torch computes with 4, and 6 of 24", ""),
+        (7, "warning", "torch computes with 7, and 6 of 24 cores may be used", "OMP_NUM_THREADS=6"),
+        (6, "ok", "torch computes with 6, and 6 of 24 cores may be used", ""),
     ],
 )
-def test_threads_are_held_against_cores_and_what_a_container_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, used: int, mark: str, says: str, remedy: str
+def test_threads_are_held_against_cores(
+    monkeypatch: pytest.MonkeyPatch, used: int, mark: str, says: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(host_memory, "CGROUP", tmp_path)
-    (tmp_path / "cpu.max").write_text(f"{quota}\n")
     monkeypatch.setattr(machine, "usable_cores", lambda: 6)
     monkeypatch.setattr(os, "cpu_count", lambda: 24)
     monkeypatch.setattr(torch, "get_num_threads", lambda: used)

@@ -14,7 +14,6 @@ COMMANDS = {
     "prune": (prune.main, ("fraction=0.5", "out={folder}/out")),
     "evaluate": (evaluate.main, ("data.test={rows}", "out={folder}/out")),
 }
-LAUNCHERS = ("basic", "slurm", "local")
 
 
 @pytest.fixture
@@ -32,8 +31,9 @@ def dry_run(run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.M
     return tried
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "launcher"), [("predict", "slurm"), ("export", "local"), ("prune", "basic"), ("evaluate", "slurm")]
+)
 def test_a_dry_run_says_that_a_command_is_good_and_leaves_nothing(
     name: str, launcher: str, dry_run: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

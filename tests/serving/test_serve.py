@@ -1,5 +1,6 @@
 """python -m nlu.serve: a server in a separate process, with requests like those of clients."""
 
+import http.client
 import io
 import json
 import os
@@ -127,6 +128,31 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     asked = described["components"]["schemas"]["PredictBody"]
     assert asked["required"] == ["rows"] and asked["additionalProperties"] is False
     assert server.ask("/nothing")[0] == 404
+
+
+def heads(server: Server, method: str, path: str, body: str | None = None) -> dict[str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request(method, path, body)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return {name.lower(): value for name, value in response.getheaders()} | {"status": str(response.status)}
+
+
+def test_an_answer_says_nothing_of_the_program_and_a_page_loads_and_keeps_nothing(server: Server) -> None:
+    found = heads(server, "GET", "/")
+    assert "server" not in found and found["status"] == "200"
+    assert found["content-security-policy"] == (
+        "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
+    )
+    assert (found["x-content-type-options"], found["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert found["cache-control"] == "no-store"
+    assert heads(server, "GET", "/page.css")["content-type"].startswith("text/css")
+    assert heads(server, "GET", "/page.js")["content-type"].startswith("text/javascript")
+    assert heads(server, "GET", "/metrics")["content-type"].startswith("text/plain")
+    refused = heads(server, "GET", "/predict")
+    assert (refused["status"], refused["allow"]) == ("405", "POST")
+    assert heads(server, "GET", "/docs")["status"] == heads(server, "GET", "/labels/")["status"] == "404"
 
 
 def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path) -> None:
