@@ -48,9 +48,12 @@ def wrong_heads(pruned: Mapping[int, Sequence[int]], layers: int, heads: int) ->
 
 
 def without_heads(
-    tensors: Mapping[str, Tensor], layers: int, heads: int, before: Mapping[int, Sequence[int]],
+    tensors: Mapping[str, Tensor],
+    layers: int,
+    heads: int,
+    before: Mapping[int, Sequence[int]],
     after: Mapping[int, Sequence[int]],
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """Return the weights of a model that lacks the heads `before`, for one that also lacks the heads `after`."""
     found = dict(tensors)
     for layer in range(layers):

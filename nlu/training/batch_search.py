@@ -98,8 +98,11 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
     longest, took_s = max(int(part.lengths_N.max()) for part, _ in sets), time.monotonic() - began_s
     log.info(
         "trainer.batch_size=auto: %s examples fit, of at most %s tokens; found by %d tries in %.0f s",
-        f"{found:,}", f"{longest:,}", bar.done, took_s,
-    )  # fmt: skip
+        f"{found:,}",
+        f"{longest:,}",
+        bar.done,
+        took_s,
+    )
     return found
 
 

@@ -40,8 +40,10 @@ def evaluate(run: Training) -> bool:
             log.warning(
                 "%s of %s is not a number at step %d; while it is none, no weights are kept as the best; "
                 "trainer.major_metric chooses another metric",
-                run.metric, run.decisive.set_name, state.step,
-            )  # fmt: skip
+                run.metric,
+                run.decisive.set_name,
+                state.step,
+            )
         log_evaluation(run, entry)
         # The scores are equal on all ranks, so all of them decide alike and enter the collective below.
         if is_best := enters_best(run, entry):
@@ -65,8 +67,9 @@ def last_resort(run: Training) -> Best:
     log.warning(
         "%s of %s was never a number, so the last weights are kept, and result.json has null as the best value; "
         "trainer.major_metric chooses another metric",
-        run.metric, run.decisive.set_name,
-    )  # fmt: skip
+        run.metric,
+        run.decisive.set_name,
+    )
     entry = entry_of(run, run.state.step, run.state.last_metrics)
     run.state.best = [entry]
     with averaged(run.stepper.model, run.stepper.average):
@@ -103,8 +106,9 @@ def scored_again(run: Training, folder: Path, entries: list[Best]) -> list[Best]
             value.copy_(before[name])
     for name, one in best.items():
         rows = run.sampled_rows.get(name)
-        keep_predictions(folder, name, one, task_of(run.task, one.part.member), ranks, step=found[0].step,
-                         sampled_rows=rows)  # fmt: skip
+        keep_predictions(
+            folder, name, one, task_of(run.task, one.part.member), ranks, step=found[0].step, sampled_rows=rows
+        )
         one.spool.close()
     return found
 

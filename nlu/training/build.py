@@ -175,9 +175,14 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
         for name, own in config.members.items():
             one, before = store.members[name], next(iter(models.values()), None)
             models[name] = assemble(
-                own, task_of(task, name), one.target, one.layout.name, store.tokenizer, source,
+                own,
+                task_of(task, name),
+                one.target,
+                one.layout.name,
+                store.tokenizer,
+                source,
                 before.backbone if before else None,
-            )  # fmt: skip
+            )
         model: TaskModel = CompositeModel(models)
     else:
         model = assemble(config, task, store.target, store.layout.name, store.tokenizer, source)

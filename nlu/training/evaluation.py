@@ -188,8 +188,12 @@ def _name_rows(part: Examples, bad: list[int], count: int, ranks: Ranks) -> None
         log.warning(
             "%s: the model computes numbers that are not finite for %d of %d rows (%s%s), so it has no score; "
             "train with a lower optimizer.lr, or with precision=bf16 or fp32 if this is fp16",
-            part.name, count, len(part), ", ".join(rows), ", ..." if count > len(rows) else "",
-        )  # fmt: skip
+            part.name,
+            count,
+            len(part),
+            ", ".join(rows),
+            ", ..." if count > len(rows) else "",
+        )
 
 
 def scores_of_all(scorer: Scorer, ranks: Ranks) -> Scores:

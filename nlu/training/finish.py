@@ -123,8 +123,13 @@ def result_of(
     return {
         "metrics": metrics,
         "best": {
-            "set": run.decisive.set_name, "metric": run.metric, "value": run.value_of(metrics), "step": best.step,
-            "examples": best.examples, "epoch": best.epoch, **kept,
+            "set": run.decisive.set_name,
+            "metric": run.metric,
+            "value": run.value_of(metrics),
+            "step": best.step,
+            "examples": best.examples,
+            "epoch": best.epoch,
+            **kept,
         },
         **{key: run.order_key[key] for key in ("seed", "folds", "fold")},
         "pruned": state.pruned,
@@ -135,7 +140,7 @@ def result_of(
         "examples_per_s": throughput.examples / steps_s,
         "real_tokens_per_s": throughput.real_tokens / steps_s,
         "train_s": state.train_s,
-    }  # fmt: skip
+    }
 
 
 def sample_of(run: Training) -> dict[str, object]:

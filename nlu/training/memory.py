@@ -24,9 +24,12 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _MESSAGES = (
-    "DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
-)  # fmt: skip
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 """in messages of errors of torch that have no class of their own"""
 STATM = Path("/proc/self/statm")
 MOST_KEPT = 128 << 20

@@ -139,7 +139,7 @@ class Passes:
         if not fits:
             self.forget_gradients()
             # What these passes have recorded is recorded again.
-            del recorded[before:]
+            self.undo(number)
             # Outside of `except`, since the traceback of the error keeps the tensors of the pass.
             release(self.device)
             return None

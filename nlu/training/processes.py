@@ -210,9 +210,6 @@ class _Workers:
                     self._kill()
         if stopping.received() and (self._is_killed or any(one in stopping.STOPPED for one in statuses.values())):
             return stopping.exit_code()
-        if failed and (others := [number for number in sorted(statuses) if statuses[number] and number not in failed]):
-            ended = [self._ranks[number] for number in others]
-            _say(f"{_ranks(ended)} ended, since rank {self._ranks[failed[0]]} had failed")
         errors = [error for _, error in sorted(reported.items(), key=itemgetter(0)) if error is not None]
         if faults := [error for error in errors if not isinstance(error, UserError)]:
             raise faults[0]
@@ -226,13 +223,12 @@ class _Workers:
         return next((abs(status) for status in statuses.values() if status), 0)
 
     def _print(self, failure: "_Failure", number: int, *, is_first: bool) -> None:
-        """Print the whole traceback of the first worker that failed, and a line for each later one."""
+        """Print the whole traceback of the first worker that failed."""
         rank = self._ranks[number]
         if isinstance(failure.error, ProcessLost):
             # Where this one waited does not matter.
             return _say(f"rank {rank}: {failure.error}")
         if not is_first:
-            _say(f"rank {rank} failed too: {failure.line}")
             return
         if len(self._ranks) > 1:
             _say(f"rank {rank} failed:")
@@ -285,8 +281,6 @@ class _Failure:
     """The report of a worker that ended with an error that is not the user's."""
 
     trace: str
-    line: str
-    """the error on one line"""
     error: Exception | None
     """what the command needs to know of it, to tell a full disk or a lost process from a bug"""
 
@@ -297,11 +291,6 @@ class _Failure:
 
 def _say(line: str) -> None:
     print(f"nlu: {line}", file=sys.stderr, flush=True)
-
-
-def _ranks(ranks: list[int]) -> str:
-    """Return ranks in words: `rank 2 was`, `ranks 0, 2, 3 were`."""
-    return f"rank {ranks[0]} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
 
 
 def _received(report: Connection) -> "_Report | _Failure | Exception | None":
@@ -356,8 +345,7 @@ def _report_errors(report: Connection, work: Work) -> None:
 def _fail(report: Connection, error: Exception, told: Exception | None = None) -> NoReturn:
     """Report an error and end this process; `told` is what the command needs to know of it."""
     # As text without secrets, which an error may hold.
-    text = traceback_of(error)
-    report.send(_Failure(text, text.rstrip().rpartition("\n")[2], told))
+    report.send(_Failure(traceback_of(error), told))
     _leave(1)
 
 

@@ -77,11 +77,15 @@ def versions_of(model: nn.Module) -> dict[str, str]:
 
 
 SET_BY = {
-    "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
+    "alpha": "data.alpha",
+    "folds": "folds.count",
+    "batch_size": "trainer.batch_size",
     "batch_tokens": "trainer.batch_tokens",
-    "eval_rows": "trainer.eval_rows", "accumulation": "trainer.accumulation",
-    "bucket_batches": "trainer.bucket_batches", "window_rows": "trainer.window_rows",
-}  # fmt: skip
+    "eval_rows": "trainer.eval_rows",
+    "accumulation": "trainer.accumulation",
+    "bucket_batches": "trainer.bucket_batches",
+    "window_rows": "trainer.window_rows",
+}
 """keys of the configuration that set an entry of the order under another name"""
 PASSED_OVER = {"world_size", "store", "machine"}
 """differences that do not prevent a run from continuing: they are only logged, or contained in others"""
@@ -143,9 +147,14 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
     names = {
-        "device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels",
-        "parallel": "choice of parallel", "numpy": "version of numpy", "transformers": "version of transformers",
-    }  # fmt: skip
+        "device": "device",
+        "torch": "version of torch",
+        "threads": "number of threads",
+        "cpu": "CPU's kernels",
+        "parallel": "choice of parallel",
+        "numpy": "version of numpy",
+        "transformers": "version of transformers",
+    }
     before, now = saved["machine"], here["machine"]
     return found + [
         f"saved with another {what} ({before[key]}), continued with {now[key]}"

@@ -20,7 +20,6 @@ def test_a_rank_that_hangs_ends_the_others_in_one_sentence(capfd: pytest.Capture
     with pytest.raises(ProcessLost, match=r"another rank has ended or did not answer \(.*Timed out") as caught:
         in_processes(partial(work, "hangs"), 2)
     said = capfd.readouterr().err
-    assert "nlu: rank 1 was ended, since rank 0 had failed" in said
     assert f"nlu: rank 0: {caught.value}" in said and "Traceback" not in said
 
 

@@ -205,9 +205,14 @@ class HuggingFace(nn.Module):
         return inputs
 
     def _look_inside(
-        self, inside: Inside, inputs: dict[str, Tensor], found: Encoded, place_T: Tensor, lengths: list[int],
+        self,
+        inside: Inside,
+        inputs: dict[str, Tensor],
+        found: Encoded,
+        place_T: Tensor,
+        lengths: list[int],
         of_layers: bool,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Run the model, set the requested parts of `found`, and return its output, also with those `of_layers`."""
         inner = self.inner
         shape_SL = inputs["attention_mask"].shape

@@ -306,8 +306,10 @@ def _of_tokens(theirs: dict[str, Tensor], own: dict[str, Tensor], words: str, ro
     if size < count:
         log.info(
             "word vectors of %s of %s pieces are kept, %.1f MB less",
-            f"{size:,}", f"{count:,}", (count - size) * theirs[words][0].numel() * 4 / 1e6,
-        )  # fmt: skip
+            f"{size:,}",
+            f"{count:,}",
+            (count - size) * theirs[words][0].numel() * 4 / 1e6,
+        )
     if new := int((rows_V < 0).sum()):
         log.info("%s of tokenizer.added_tokens: vectors begin near the mean of all others", counted(new, "new token"))
     known_V, is_new_R = torch.from_numpy(rows_V[rows_V >= 0]), torch.from_numpy(rows_R < 0)
@@ -407,8 +409,10 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
         if lost := [name for name in unused if IN_LAYER.search(name)]:
             log.warning(
                 "  %d tensors of layers have no place here, such as %s; the encoder may compute something else than "
-                "that of the weights", len(lost), min(lost),
-            )  # fmt: skip
+                "that of the weights",
+                len(lost),
+                min(lost),
+            )
     for name in mismatched:
         level = logging.WARNING if name.startswith("backbone.") else logging.INFO
         log.log(

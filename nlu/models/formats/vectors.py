@@ -183,8 +183,11 @@ def _report(vocabulary: Mapping[str, int], is_found_V: np.ndarray, counts_V: np.
     found, total = int(counts_V[places][is_found_V[places]].sum()), int(counts_V[places].sum())
     log.info(
         "word vectors: %d of %d words (%.1f%%), %.1f%% of the words of the training texts",
-        is_found_V[places].sum(), len(places), 100 * is_found_V[places].mean(), 100 * found / max(1, total),
-    )  # fmt: skip
+        is_found_V[places].sum(),
+        len(places),
+        100 * is_found_V[places].mean(),
+        100 * found / max(1, total),
+    )
     missing = [place for place in places[~is_found_V[places]].tolist() if counts_V[place]]
     if missing:
         often = sorted(missing, key=lambda place: (-counts_V[place], place))[:NAMED]

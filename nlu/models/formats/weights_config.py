@@ -13,10 +13,14 @@ MODULES = "modules.json"
 """the list of the modules of sentence-transformers"""
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 SIZES_OF_DISTILBERT = {
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
-}  # fmt: skip
+}
 
 
 def read_config(folder: Path, *names: str) -> Any:
