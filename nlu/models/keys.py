@@ -76,7 +76,7 @@ class Bert(Transformer):
 
 @dataclass(kw_only=True)
 class HuggingFace(Transformer):
-    """Any encoder of the transformers library."""
+    """object encoder of the transformers library."""
 
     pretrained: Weights
     """Architecture and weights: a folder in Hugging Face layout, hf://NAME or RUN/best; null is refused."""

@@ -49,7 +49,7 @@ OF_DISTILBERT = (
 )
 
 
-def strange_parts(config: Mapping[str, Any]) -> list[str]:
+def strange_parts(config: Mapping[str, object]) -> list[str]:
     """Return what a configuration of FAMILY says that this package does not compute, as `key value`."""
     found = []
     # Layers that share their weights would have to lack the same heads.

@@ -62,7 +62,7 @@ class Noise:
         # A word of a generator has four numbers.
         return np.concatenate([each.random_raw(-(-count // 4)).view(np.uint16)[:count] for each, count in drawn])
 
-    def position(self) -> Any:
+    def position(self) -> object:
         """Return the state of the streams, for `go_to`."""
         return [generator.state for generator in self._generators]
 
