@@ -78,9 +78,12 @@ class Builder:
         self._close(name)
         findings = list(map(asdict, self.findings(name, cut=self._cut)))
         self.counts[name] = {
-            "rows": writer.rows, **counts, "bad_rows": bad.count, "listed_bad_rows": bad.described(),
+            "rows": writer.rows,
+            **counts,
+            "bad_rows": bad.count,
+            "listed_bad_rows": bad.described(),
             "findings": findings,
-        }  # fmt: skip
+        }
 
     def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
         """Return the first `count` usable rows of a set in memory, encoded as `add_set` does.

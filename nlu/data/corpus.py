@@ -359,11 +359,18 @@ class Corpus(Files):
 
     def __init__(self, keys: schemas.Corpus):
         shared = schemas.Files(
-            train=keys.train, dev=keys.dev, test=keys.test, fields=dict(keys.fields or {"text": 0}),
-            max_len=keys.max_len, on_bad_row=keys.on_bad_row, drop_duplicates=keys.drop_duplicates,
-            dev_fraction=keys.dev_fraction, exclude_dev_from_train=keys.exclude_dev_from_train,
-            max_rows=keys.max_rows, urls=keys.urls,
-        )  # fmt: skip
+            train=keys.train,
+            dev=keys.dev,
+            test=keys.test,
+            fields=dict(keys.fields or {"text": 0}),
+            max_len=keys.max_len,
+            on_bad_row=keys.on_bad_row,
+            drop_duplicates=keys.drop_duplicates,
+            dev_fraction=keys.dev_fraction,
+            exclude_dev_from_train=keys.exclude_dev_from_train,
+            max_rows=keys.max_rows,
+            urls=keys.urls,
+        )
         super().__init__(shared)
         self.stream = keys.stream
         # No other reader has it, and its files may have any suffix.

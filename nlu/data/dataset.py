@@ -54,9 +54,14 @@ class Files:
         self.layout: Any = keys.layout
         self.header = keys.header
         self.dialect = Dialect(
-            keys.separator, keys.quote, keys.skip_lines, keys.sheet, keys.records, keys.reader,
+            keys.separator,
+            keys.quote,
+            keys.skip_lines,
+            keys.sheet,
+            keys.records,
+            keys.reader,
             skips=keys.on_bad_row == "skip",
-        )  # fmt: skip
+        )
         self.given_labels = keys.labels
         self.label_separator = keys.label_separator
         if not keys.label_separator:

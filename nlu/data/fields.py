@@ -151,9 +151,12 @@ def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
 
 
 def missing_roles(
-    layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str,
+    layouts: Sequence[str],
+    targets: Sequence[str],
+    fields: Iterable[str],
+    file_format: str,
     own: Iterable[Sequence[str]] | None = None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Return the fields that a task needs and that are missing in `fields`; [] if none is missing.
 
     One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts. `own`: the

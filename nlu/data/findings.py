@@ -85,9 +85,13 @@ class Collector:
     """Sees the rows of one set; `found` returns what is doubtful in them."""
 
     def __init__(
-        self, reading: Reading, path: Path, split: Callable[[str], list[Any] | None] | None = None,
-        *, has_labels: bool = False,
-    ):  # fmt: skip
+        self,
+        reading: Reading,
+        path: Path,
+        split: Callable[[str], list[Any] | None] | None = None,
+        *,
+        has_labels: bool = False,
+    ):
         """`path` is a file of the set. `split` returns the labels of a cell that has several; None: a cell is one.
         `has_labels`: data.labels names them."""
         kind = format_of(path, reading.file_format)
@@ -211,15 +215,17 @@ class Collector:
     def _of_texts(self) -> Iterator[tuple[str, Seen, str, str]]:
         for role in sorted(TEXTS):
             if (seen := self._of.get(f"quoted {role}")) is not None:
-                yield role, seen, (
+                sentence = (
                     f"{counted(seen.count, 'cell')} of {role} begin and end with a quote and have doubled quotes "
                     f"inside, as csv writers write them: {self._cell[f'quoted {role}']}"
-                ), "data.quote='\"' reads them"  # fmt: skip
+                )
+                yield role, seen, sentence, "data.quote='\"' reads them"
         if "width" in self._of:
-            yield "text", self._of["width"], (
+            sentence = (
                 f"{counted(self._of['width'].count, 'row')} with more or fewer columns than the first row of the file, "
                 f"such as {self._cell['width']}, which are counted from the left"
-            ), "look whether a text holds the separator"  # fmt: skip
+            )
+            yield "text", self._of["width"], sentence, "look whether a text holds the separator"
         titles, title = Seen(), ""
         for where, text, label in self._first.values():
             occurs_once = label.isidentifier() and self._labels[label].count <= len(self._first)
@@ -227,43 +233,42 @@ class Collector:
                 titles.add(where)
                 title = f"{text}, {label}".strip(", ")
         if titles.count:
-            yield "text", titles, (
-                f"the first row seems to be a header ({title}), but is read as a row, since columns are numbered"
-            ), "data.header=true leaves it out, data.header=false says that it is a row"  # fmt: skip
+            sentence = f"the first row seems to be a header ({title}), but is read as a row, since columns are numbered"
+            yield "text", titles, sentence, "data.header=true leaves it out, data.header=false says that it is a row"
 
     def _of_labels(self, kind: str) -> Iterator[tuple[Seen, str, str]]:
         of, cell, names = self._of, self._cell, self._labels
         several = of["several"].count
         if "twice" in of:
-            yield of["twice"], (
-                f"{counted(of['twice'].count, 'row')} with a label twice, such as {cell['twice']}"
-            ), "it counts once"  # fmt: skip
+            sentence = f"{counted(of['twice'].count, 'row')} with a label twice, such as {cell['twice']}"
+            yield of["twice"], sentence, "it counts once"
         if "flags" in of and not self._has_labels:
-            yield of["flags"], (
+            sentence = (
                 f"{counted(of['flags'].count, 'row')} with a list of a 0 or 1 for each label, such as {cell['flags']}, "
                 "whose labels are called by their places from 0"
-            ), "data.labels gives their names, in the order of the list"  # fmt: skip
+            )
+            yield of["flags"], sentence, "data.labels gives their names, in the order of the list"
         if "list cells" in of:
-            yield of["list cells"], (
+            sentence = (
                 f"{counted(of['list cells'].count, 'cell')}, such as {cell['list cells']!r}, look like lists, but each "
                 "is read as one name"
-            ), "task=multilabel reads lists"  # fmt: skip
+            )
+            yield of["list cells"], sentence, "task=multilabel reads lists"
         if (separator := self.separator()) is not None:
             joined = [name for name in names if (separator.strip() or separator) in name]
             key = f"data.label_separator={separator!r}"
             remedy = f"set {key}" if kind == "label_set" else f"task=multilabel {key} reads them"
-            yield self._rows_of(joined), (
+            sentence = (
                 f"no row has more than one label, and {len(joined)} of the {len(names)} labels "
                 f"hold{'s' * (len(joined) == 1)} {separator!r}, such as {shortened(joined[0])!r}"
-            ), f"if they are several labels, {remedy}"  # fmt: skip
+            )
+            yield self._rows_of(joined), sentence, f"if they are several labels, {remedy}"
         if kind == "label_set" and not several and names and set(names) <= {"0", "1"}:
-            yield self._rows_of(list(names)), "every row has one label, 0 or 1", (
-                "task=classify learns two classes; of several columns of 0 and 1, data.fields.label names the list"
-            )  # fmt: skip
+            remedy = "task=classify learns two classes; of several columns of 0 and 1, data.fields.label names the list"
+            yield self._rows_of(list(names)), "every row has one label, 0 or 1", remedy
         if of["empty"].count > self.rows / 2:
-            yield Seen(of["empty"].count), f"the label is empty in {of['empty'].count:,} of {self.rows:,} rows", (
-                "check data.fields.label"
-            )  # fmt: skip
+            sentence = f"the label is empty in {of['empty'].count:,} of {self.rows:,} rows"
+            yield Seen(of["empty"].count), sentence, "check data.fields.label"
 
     def _spellings(self) -> Iterator[tuple[Seen, str, str]]:
         """Yield labels that differ only as they are written."""
@@ -281,16 +286,15 @@ class Collector:
                 )
                 rarer = [min(own, key=lambda name: self._labels[name].count) for own in groups]
                 seen = Seen(self._rows_of([name for own in groups for name in own]).count, self._rows_of(rarer).places)
-                yield (
-                    seen,
-                    f"labels that differ only {how} ({shown}{'; ...' * (len(groups) > 4)}) are different labels",
-                    alike,
-                )
+                rest = "; ..." * (len(groups) > 4)
+                yield seen, f"labels that differ only {how} ({shown}{rest}) are different labels", alike
         if missing := [name for name in names if name.lower() in NO_LABELS]:
             seen = self._rows_of(missing)
-            yield seen, f"{counted(seen.count, 'row')} with the label {listed(missing)}, which may mean none", (
-                "if so, list the labels in data.labels and set data.on_bad_row=skip"
-            )  # fmt: skip
+            yield (
+                seen,
+                f"{counted(seen.count, 'row')} with the label {listed(missing)}, which may mean none",
+                ("if so, list the labels in data.labels and set data.on_bad_row=skip"),
+            )
 
     def _rows_of(self, names: Sequence[str]) -> Seen:
         places = sorted(place for name in names for place in self._labels[name].places)

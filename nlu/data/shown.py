@@ -48,16 +48,20 @@ class Sample:
                 start = int(packed.starts_S[sequence])
                 inside = slice(start, start + int(packed.lengths_S[sequence]))
                 own = {
-                    "pieces": tokens[inside], "ids": packed.tokens_T[inside].tolist(),
+                    "pieces": tokens[inside],
+                    "ids": packed.tokens_T[inside].tolist(),
                     "segments": packed.segments_T[inside].astype(int).tolist(),
-                }  # fmt: skip
+                }
                 if of_units is not None:
                     own |= {key: values[inside] for key, values in of_units.items()}
                 sequences.append(own)
             yield {
                 "place": f"{called(self.texts.sources[files_N[row]].path)}:{self.stored.number_N[row]}",
-                "texts": texts or {}, "target": target, "name": name, "sequences": sequences,
-            }  # fmt: skip
+                "texts": texts or {},
+                "target": target,
+                "name": name,
+                "sequences": sequences,
+            }
 
     def _of_units(self, rows_B: np.ndarray, packed: Any) -> dict[str, list[str]] | None:
         """Return the target of each unit and its name, at the unit's first token; None unless each unit has one."""

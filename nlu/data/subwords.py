@@ -31,9 +31,12 @@ class Subwords(WordPiece):
 
     def __init__(self, keys: schemas.Subwords):
         words = schemas.WordPiece(
-            vocab=keys.vocab, lowercase=keys.lowercase, min_count=keys.min_count, max_size=keys.vocab_size,
+            vocab=keys.vocab,
+            lowercase=keys.lowercase,
+            min_count=keys.min_count,
+            max_size=keys.vocab_size,
             added_tokens=keys.added_tokens,
-        )  # fmt: skip
+        )
         super().__init__(words)
         if keys.vocab_size <= len(SPECIALS):
             raise UserError(

@@ -132,9 +132,13 @@ def numbers_of(vocab: list[str], source: str, special: Collection[str] = ("[UNK]
 
 
 def bert(
-    numbers: Mapping[str, int], lowercase: bool, *, unk_token: str = "[UNK]", cls_token: str = "[CLS]",
+    numbers: Mapping[str, int],
+    lowercase: bool,
+    *,
+    unk_token: str = "[UNK]",
+    cls_token: str = "[CLS]",
     sep_token: str = "[SEP]",
-) -> Backend:  # fmt: skip
+) -> Backend:
     """Return BERT's tokenizer, whose special tokens may have other names."""
     backend = Backend(WordPiece(dict(numbers), unk_token=unk_token, max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)

@@ -38,10 +38,15 @@ class PredictsWords(RowsOfLogits):
         super().__init__(loss, target)
         target.choose(
             Masking(
-                keys.mask_fraction, keys.whole_words, keys.max_ngram, keys.keep, keys.replace, keys.frequency_power,
+                keys.mask_fraction,
+                keys.whole_words,
+                keys.max_ngram,
+                keys.keep,
+                keys.replace,
+                keys.frequency_power,
                 shuffle_fraction,
             )
-        )  # fmt: skip
+        )
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Raise UserError: rows to be predicted have no masked words."""

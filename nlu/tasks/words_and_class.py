@@ -80,11 +80,13 @@ class WordsAndClass(PredictsWords):
             found.append(
                 self.record_of(labels_U[masked], loss_U[masked], best_U[masked])
                 | {
-                    "shuffled": len(shuffled), "shuffled_loss": float(loss_U[shuffled].sum()),
-                    "class": names[class_B[row]], "predicted_class": names[int(log_BC[row].argmax())],
+                    "shuffled": len(shuffled),
+                    "shuffled_loss": float(loss_U[shuffled].sum()),
+                    "class": names[class_B[row]],
+                    "predicted_class": names[int(log_BC[row].argmax())],
                     "class_loss": -float(log_BC[row, class_B[row]]),
                 }
-            )  # fmt: skip
+            )
         return found
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:

@@ -84,8 +84,12 @@ class MaskedWords(Target):
         self, vocab_size: int, mask_id: int, fixed: list[list[int]], parts: list[list[int]], counts: list[int] | None
     ) -> None:
         self._vocab_size, self._mask_id, self._fixed, self._parts, self._counts = (
-            vocab_size, mask_id, fixed, parts, counts,
-        )  # fmt: skip
+            vocab_size,
+            mask_id,
+            fixed,
+            parts,
+            counts,
+        )
         self._train: tuple[StoredSet, np.ndarray] | None = None
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
@@ -140,9 +144,13 @@ class MaskedWords(Target):
 
     def meta(self) -> dict[str, object]:
         return {
-            "masking": asdict(self.masking), "vocab_size": self._vocab_size, "mask_id": self._mask_id,
-            "fixed": self._fixed, "parts": self._parts, "counts": self._counts,
-        }  # fmt: skip
+            "masking": asdict(self.masking),
+            "vocab_size": self._vocab_size,
+            "mask_id": self._mask_id,
+            "fixed": self._fixed,
+            "parts": self._parts,
+            "counts": self._counts,
+        }
 
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:

@@ -101,9 +101,10 @@ class SentenceOrder(MaskedWords):
         assert rows.packed.units_U is not None
         labels_U = whole_T[rows.packed.units_U].astype(np.int64)
         return {
-            "labels": torch.from_numpy(labels_U), "is_shuffled": torch.from_numpy(is_shuffled_U),
+            "labels": torch.from_numpy(labels_U),
+            "is_shuffled": torch.from_numpy(is_shuffled_U),
             "classes": torch.from_numpy(classes_B),
-        }  # fmt: skip
+        }
 
     def _paired(self, rows: Gathered) -> tuple[np.ndarray, np.ndarray | None]:
         """Replace the sequences by pairs of halves, and put the batch in the order of their lengths.
@@ -139,9 +140,13 @@ class SentenceOrder(MaskedWords):
         lengths_S = lengths_BP.sum(1)
         is_second_T = np.repeat(np.tile([0, 0, 0, 1, 1], len(rows_B)), lengths_BP.reshape(-1)).astype(bool)
         rows.packed = Packed(
-            lengths_S, starts_of(lengths_S), np.concatenate([*special, stored.tokens(rows_R)])[source_T], is_second_T,
-            ranges(np.zeros_like(lengths_S), lengths_S), own_B[None],
-        )  # fmt: skip
+            lengths_S,
+            starts_of(lengths_S),
+            np.concatenate([*special, stored.tokens(rows_R)])[source_T],
+            is_second_T,
+            ranges(np.zeros_like(lengths_S), lengths_S),
+            own_B[None],
+        )
         words, counts_R = stored.words(rows_R)
         if not counts_R.any():
             return classes_B[order_B], None
