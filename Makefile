@@ -78,7 +78,7 @@ format: $(VENV)/.dev ## format the code
 
 typecheck: $(VENV)/.dev ## check types
 	$(BIN)/mypy
-	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/grid_sweeper hydra_plugins/hyperband_sweeper hydra_plugins/pai_launcher hydra_plugins/queue_launcher
+	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages --package hydra_plugins
 
 check: lint typecheck test ## lint, typecheck and test
 
