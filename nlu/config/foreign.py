@@ -135,20 +135,18 @@ def table(text: str) -> dict[str, str]:
 def hint_of_key(key: str, valid: Collection[str], schema: str = RUN) -> str:
     """Return what to write for an unknown key, given the `valid` ones; `schema` names the command's top-level keys.
 
-    If all keys of the group are too many to be read, the hint points to `--cfg job`.
+    If the valid keys are too many to be read, the hint points to `--cfg job`.
     """
-    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
-    if "." in key and (of_choice := key_of_another_choice(key, schema)) is not None:
-        return of_choice
-    group, _, name = key.rpartition(".")
-    same = [each for each in valid if each.rpartition(".")[2].lower() == name.lower()]
-    if same and len(text := hint(key, valid)) <= LONGEST_HINT:
-        # Only its group is wrong.
-        return text
-    if (known := key_elsewhere(key, schema) or key_of_another_choice(key, schema)) is not None:
-        return known
+    name = key.rpartition(".")[2].lower()
     text = hint(key, valid)
-    return text if len(text) <= LONGEST_HINT else "see --cfg job for all keys"
+    text = text if len(text) <= LONGEST_HINT else "see --cfg job for all keys"
+    is_of_group = any(each.rpartition(".")[2].lower() == name for each in valid)
+    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
+    of_choice = key_of_another_choice(key, schema)
+    if of_choice is not None and "." in key:
+        return of_choice
+    # Only its group may be wrong.
+    return text if is_of_group else key_elsewhere(key, schema) or of_choice or text
 
 
 def key_elsewhere(key: str, schema: str | None = None) -> str | None:
