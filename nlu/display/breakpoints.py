@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from nlu.display import terminal
-from nlu.display.progress import REFRESHES_PER_S
+from nlu.display.terminal import REFRESHES_PER_S, TERMINAL, held, is_ours
 
 
 class _Debugger(pdb.Pdb):
-    held = ExitStack()
+    # pdb has a `stack` of its own.
+    of_terminal = ExitStack()
     has_terminal = False
 
     def interaction(self, *of: Any) -> Any:
         if not self.has_terminal:
-            self.held.enter_context(terminal.held())
+            self.of_terminal.enter_context(held())
             # Whoever draws bars looks this often, and then removes them.
             time.sleep(2 / REFRESHES_PER_S)
             self.has_terminal = True
@@ -28,7 +28,7 @@ class _Debugger(pdb.Pdb):
 
     def set_continue(self) -> None:
         super().set_continue()
-        self.held.close()
+        self.of_terminal.close()
         self.has_terminal = False
 
     def do_quit(self, arg: str) -> bool:
@@ -49,12 +49,12 @@ def breakpoints(rank: int, world_size: int) -> Iterator[None]:
     def stop(*_: object, **__: object) -> None:
         nonlocal debugger
         frame = sys._getframe(1)
-        if not terminal.is_ours():
+        if not is_ours():
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             return warnings.warn(f"breakpoint() at {place} is passed: the run has no terminal", stacklevel=2)
         if debugger is None:
             # Standard input of a worker is not the terminal. The run's own handler of SIGINT stays.
-            debugger = _Debugger(stdin=open(terminal.TERMINAL), stdout=open(terminal.TERMINAL, "w"), nosigint=True)
+            debugger = _Debugger(stdin=open(TERMINAL), stdout=open(TERMINAL, "w"), nosigint=True)
             debugger.prompt = f"(Pdb, rank {rank}) " if world_size > 1 else "(Pdb) "
         debugger.set_trace(frame)
 

@@ -22,7 +22,6 @@ from rich.text import Text
 
 from nlu.display import terminal
 
-REFRESHES_PER_S = 4
 LOG_INTERVAL_S = 30.0
 MIN_BAR_WIDTH = 8
 MAX_BAR_WIDTH = 40
@@ -203,7 +202,7 @@ class _Display:
         return live
 
     def _draw(self) -> None:
-        while not self._has_ended.wait(1 / REFRESHES_PER_S):
+        while not self._has_ended.wait(1 / terminal.REFRESHES_PER_S):
             if terminal.is_held():
                 self._stop()
             elif self._live is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from nlu.storage.locks import hold_lock, is_locked
 
+REFRESHES_PER_S = 4
+"""of live bars, which look this often whether a debugger has the terminal"""
 TERMINAL = "/dev/tty"
 """the terminal that a process was started from, whatever its standard input and output are"""
 
