@@ -146,8 +146,8 @@ def errors(arguments: Sequence[str]) -> int:
     """Print the most confident mistakes of a run, where mistakes are frequent, and suspected label errors."""
     parser = Parser(
         prog="python -m nlu.report errors",
-        description="The surest mistakes of a run with their text, and the error rate by class, length, and overlap "
-        "with training texts. Given the folder of all folds, it looks at their out-of-fold predictions, and at labels "
+        description="The surest mistakes of a run with their text, and the error rate by class and length. "
+        "Given the folder of all folds, it looks at their out-of-fold predictions, and at labels "
         "that may be wrong, by confident learning (needs cleanlab: pip install 'nlu[errors]').",
     )
     parser.add_argument("folder", metavar="RUN", help="a run, or a folder with all folds of one")

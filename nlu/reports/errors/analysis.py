@@ -18,16 +18,14 @@ from nlu.data.dataset import SourceFile
 from nlu.data.layouts import LAYOUTS
 from nlu.metrics.kinds import KEPT, MANY, Kind
 from nlu.reports.errors.label_errors import Probabilities, Suspect, find_label_errors
-from nlu.reports.errors.overlap import Overlap, SetTexts, files_of_set
 from nlu.reports.errors.slices import Parts, Slice, by_bounds, slice_of
-from nlu.reports.errors.subject import ErrorSource, token_counter
+from nlu.reports.errors.subject import ErrorSource, files_of_set, token_counter
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Record
 from nlu.storage.files import read_json
 
 LENGTHS = tuple(1 << power for power in range(3, 14))
 """upper ends of the ranges of lengths, in tokens; data.max_len of the run is another"""
-RANGES_OF_NUMBERS = 5
 CHUNK_RECORDS = 2048
 
 
@@ -52,8 +50,7 @@ class ErrorReport:
     mistakes: list[Mistake]
     """the most confident first"""
     tables: dict[str, tuple[str, list[Slice]]] = field(default_factory=dict)
-    """title and slices, by `class`, `length` and `overlap`"""
-    overlap: Overlap | None = None
+    """title and slices, by `class` and `length`"""
     suspects: list[tuple[Suspect, Record]] | None = None
     """suspected labels with their records; None if they were not looked for"""
     files: list[SourceFile] = field(default_factory=list)
@@ -90,15 +87,14 @@ class _Pass:
         data = read_json(source.run.folder / "data.json") or {}
         layout = self._layout = LAYOUTS.get(data.get("layout") or "")
         if layout is None:
-            self._remarks.append("by length and overlap: the run's data.json does not name its layout")
+            self._remarks.append("by length: the run's data.json does not name its layout")
         self._counter = None if layout is None else token_counter(source.run.folder, layout)
         if layout is not None and self._counter is None:
             self._remarks.append("by length: the run has no checkpoint left, and so no tokenizer to count tokens")
-        self._texts = None if layout is None else SetTexts(layout)
         may_suspect = source.joined is not None and self._kind.has_probabilities
         self._are_cut = may_suspect and len(first["probabilities"]) < len(data.get("labels", ()))
         self._probabilities = Probabilities(first) if may_suspect and not self._are_cut else None
-        self._error, self._number, self._tokens = array("d"), array("d"), array("q")
+        self._error, self._tokens = array("d"), array("q")
         self._mistakes: list[tuple[float, int, Mistake]] = []
 
     def report(self) -> ErrorReport:
@@ -110,9 +106,8 @@ class _Pass:
         shown = [one for _, _, one in sorted(self._mistakes, key=lambda entry: entry[:2], reverse=True)]
         whole = slice_of("all", error_N, self._kind.is_binary)
         found = ErrorReport(self._source, self._kind, whole, shown, remarks=self._remarks)
-        self._by_class(found, error_N)
+        self._by_class(found)
         self._by_length(found, error_N)
-        self._by_overlap(found, error_N)
         found.files = files_of_set(self._source)
         self._find_label_errors(found)
         return found
@@ -123,14 +118,10 @@ class _Pass:
         for record, count in zip(chunk, tokens, strict=True):
             number, error = len(self._error), self._kind.error(record)
             self._error.append(error)
-            self._parts.add(self._kind.units(record), error)
-            if not self._kind.by_part:
-                self._number.append(record["label"])
+            self._parts.add(self._kind.units(record))
             if error:
                 confidence = self._kind.confidence(record, self._source.metrics_of(record))
                 self._keep(Mistake(number, record, confidence, count))
-            if self._texts is not None:
-                self._texts.add(number, record)
             if self._probabilities is not None:
                 self._probabilities.add(record)
 
@@ -143,17 +134,9 @@ class _Pass:
         elif self._mistakes and entry[:2] > self._mistakes[0][:2]:
             heapq.heapreplace(self._mistakes, entry)
 
-    def _by_class(self, found: ErrorReport, error_N: np.ndarray) -> None:
-        if self._kind.by_part:
+    def _by_class(self, found: ErrorReport) -> None:
+        if self._kind.by_part and self._kind.is_binary:
             found.tables["class"] = (self._kind.by_part, self._parts.slices())
-        else:
-            label_N = np.array(self._number)
-            ends = np.arange(1, RANGES_OF_NUMBERS) / RANGES_OF_NUMBERS
-            # Quantiles are equal if many rows have one label, such as a number of stars.
-            bounds = sorted(set(np.quantile(label_N, ends).tolist()))
-            names = [f"up to {bound:.6g}" for bound in bounds] + ["above"]
-            slices = by_bounds(error_N, label_N, bounds, names, self._kind.is_binary)
-            found.tables["class"] = ("by the right number, in fifths", slices)
         if not self._kind.is_binary:
             found.remarks.append(f"{self._kind.plural} are near or far, so the tables show distances, not error rates")
 
@@ -161,7 +144,7 @@ class _Pass:
         tokens_N = np.array(self._tokens)
         if self._counter is None or not tokens_N.any():
             if self._counter is not None:
-                found.remarks.append("by length and overlap: the predictions keep no texts")
+                found.remarks.append("by length: the predictions keep no texts")
             return
         # With layout=sides each of two texts may have max_len tokens, so their sum does not show what was cut.
         is_apart = self._layout is not None and self._layout.name == "sides"
@@ -176,29 +159,6 @@ class _Pass:
         has_text_N = tokens_N > 0
         slices = by_bounds(error_N[has_text_N], tokens_N[has_text_N], [*bounds], names, self._kind.is_binary)
         found.tables["length"] = ("by length in tokens", slices)
-
-    def _by_overlap(self, found: ErrorReport, error_N: np.ndarray) -> None:
-        if self._texts is None or not self._texts.are_kept:
-            return
-        try:
-            overlap = found.overlap = self._texts.overlap(self._source)
-        except (UserError, OSError) as error:
-            reason = error.sentences[0] if isinstance(error, UserError) else str(error)
-            found.remarks.append(f"overlap with training texts: they cannot be read ({reason})")
-            return
-        is_same_N, is_contrary_N = np.zeros(len(error_N), bool), np.zeros(len(error_N), bool)
-        is_same_N[list(overlap.places)] = True
-        is_contrary_N[list(overlap.contrary)] = True
-        parts = [("the same text in train", is_same_N), ("neither", ~is_same_N)]
-        if overlap.labels:
-            parts.insert(1, ("the same text in train, with another label", is_contrary_N))
-        slices = [slice_of(name, error_N[mask_N], self._kind.is_binary) for name, mask_N in parts]
-        found.tables["overlap"] = ("by overlap with training texts", slices)
-        if overlap.gone:
-            found.remarks.append(
-                f"the training files have changed: {overlap.gone:,} of {overlap.held_out:,} held-out texts "
-                f"{'is' if overlap.gone == 1 else 'are'} no longer in them"
-            )
 
     def _find_label_errors(self, found: ErrorReport) -> None:
         if not self._kind.has_probabilities:

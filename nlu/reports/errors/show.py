@@ -47,12 +47,10 @@ def headline(found: ErrorReport) -> str:
 def _print_mistakes(found: ErrorReport) -> None:
     described = [found.kind.described(one.record) for one in found.mistakes]
     headers = list(dict.fromkeys(header for cells in described for header in cells))
-    trained = [_training_place(found, one.number) for one in found.mistakes]
-    in_train = texts(*["in train"] * any(trained))
-    table = table_of([*texts("row"), *((name, name in NUMBERS) for name in headers), *in_train, *texts("text")])
-    for one, cells, place in zip(found.mistakes, described, trained, strict=True):
+    table = table_of([*texts("row"), *((name, name in NUMBERS) for name in headers), *texts("text")])
+    for one, cells in zip(found.mistakes, described, strict=True):
         shown = (shortened(cells.get(header, ""), MAX_TEXT) for header in headers)
-        table.add_row(_place(found, one.record), *shown, *[place] * len(in_train), text_of(one.record, MAX_TEXT))
+        table.add_row(_place(found, one.record), *shown, text_of(one.record, MAX_TEXT))
     print_table(f"mistakes, the largest {found.kind.ranked_by} first", table, "")
 
 
@@ -80,31 +78,20 @@ def _cell(value: int | str | None) -> str:
 def _print_suspects(found: ErrorReport, rows: int) -> None:
     suspects, count = found.suspects or [], found.whole.rows
     share = f"{len(suspects):,} of {counted(count, 'row')} ({len(suspects) / count:.1%})"
-    trained = [_training_place(found, suspect.number) for suspect, _ in suspects[:rows]]
-    in_train = texts(*["in train"] * any(trained))
-    table = table_of([*texts("row", "label", "likely"), *numbers("p of label"), *in_train, *texts("text")])
-    for (suspect, record), place in zip(suspects[:rows], trained, strict=True):
-        confidence = f"{suspect.self_confidence:.4f}"
-        own = [place] * len(in_train)
-        table.add_row(_place(found, record), suspect.label, suspect.likely, confidence, *own, text_of(record, MAX_TEXT))
-    left = len(suspects) - len(trained)
+    table = table_of([*texts("row", "label", "likely"), *numbers("p of label"), *texts("text")])
+    for suspect, record in suspects[:rows]:
+        confidence, text = f"{suspect.self_confidence:.4f}", text_of(record, MAX_TEXT)
+        table.add_row(_place(found, record), suspect.label, suspect.likely, confidence, text)
+    left = len(suspects) - len(suspects[:rows])
     more = [f"and {left:,} more; --json has all"] * (left > 0 and bool(rows))
     title = f"suspected label errors, {share}, the likeliest first (confident learning)"
-    print_table(title, *[table] * bool(trained), *more, "")
+    print_table(title, *[table] * bool(suspects[:rows]), *more, "")
 
 
 def _place(found: ErrorReport, record: Record) -> str:
     fold = f"fold {record['fold']}, " if "fold" in record else ""
     path, _, row = found.place_of(record).rpartition(":")
     return f"{fold}{Path(path).name}:{row}"
-
-
-def _training_place(found: ErrorReport, number: int) -> str:
-    """Return the place and the label of the training text that equals the text of a record."""
-    if found.overlap is None or number not in found.overlap.places:
-        return ""
-    path, _, row = found.overlap.places[number].rpartition(":")
-    return f"{Path(path).name}:{row} {found.overlap.labels.get(number, '')}".rstrip()
 
 
 def report_as_json(found: ErrorReport) -> str:
@@ -120,7 +107,6 @@ def report_as_json(found: ErrorReport) -> str:
                 "place": found.place_of(one.record),
                 found.kind.ranked_by: one.confidence,
                 "tokens": one.tokens or None,
-                **_training(found, one.number),
                 **one.record,
             }
             for one in found.mistakes
@@ -132,7 +118,6 @@ def report_as_json(found: ErrorReport) -> str:
                 "label": suspect.label,
                 "likely": suspect.likely,
                 "self_confidence": suspect.self_confidence,
-                **_training(found, suspect.number),
                 "id": record["id"],
                 "fold": record.get("fold"),
                 "text": text_of(record),
@@ -142,9 +127,3 @@ def report_as_json(found: ErrorReport) -> str:
         "remarks": found.remarks,
     }
     return json.dumps(plain(content), indent=2, ensure_ascii=False)
-
-
-def _training(found: ErrorReport, number: int) -> dict[str, object]:
-    if found.overlap is None or number not in found.overlap.places:
-        return {"in_train": None}
-    return {"in_train": {"place": found.overlap.places[number], "label": found.overlap.labels.get(number)}}

@@ -80,15 +80,12 @@ class Parts:
         self._rows: Counter[str] = Counter()
         self._faults: dict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
         self._instead: dict[str, Counter[str]] = defaultdict(Counter)
-        self._distances: dict[str, list[float]] = defaultdict(list)
 
-    def add(self, units: Iterable[Unit], error: float) -> None:
-        """Count the units of a record, whose error is given."""
+    def add(self, units: Iterable[Unit]) -> None:
+        """Count the units of a record."""
         for unit in units:
             if unit.is_gold:
                 self._rows[unit.part] += 1
-                if not self._kind.is_binary:
-                    self._distances[unit.part].append(error)
             if unit.fault:
                 self._faults[unit.part][unit.fault, unit.is_gold] += 1
             if unit.instead:
@@ -101,8 +98,6 @@ class Parts:
         return sorted(found, key=lambda one: (-(one.wrong or 0), -(one.value or 0.0) * (one.wrong is None), one.name))
 
     def _slice(self, part: str) -> Slice:
-        if not self._kind.is_binary:
-            return mean(part, np.array(self._distances[part]))
         faults = self._faults[part]
         more: dict[str, int | str] = {fault: faults[fault, True] + faults[fault, False] for fault in self._kind.faults}
         header, most = self._kind.instead

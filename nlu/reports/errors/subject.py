@@ -12,7 +12,9 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.targets import build
 from nlu.config.words import path_text
+from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import Layout
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.metrics.kinds import Kind, kind_of
@@ -144,3 +146,13 @@ def token_counter(run_dir: Path, layout: Layout) -> TokenCounter | None:
         if folder.is_dir() and (tokenizer := load_tokenizer(folder, None)) is not None:
             return TokenCounter(tokenizer, layout)
     return None
+
+
+def files_of_set(source: ErrorSource) -> list[SourceFile]:
+    """Return the files of the set, which name the places of records; none if they are gone or not known."""
+    name = "train" if source.is_held_out else source.set_name
+    try:
+        files = build(source.config["data"])
+        return files.sets([name])[name] if isinstance(files, Files) else []
+    except (UserError, OSError, KeyError):
+        return []

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nlu.metrics.kinds import ClassKind, Kind, SpanKind, Unit
+from nlu.metrics.kinds import ClassKind, SpanKind, Unit
 from nlu.reports.errors.slices import Parts, by_bounds, mean, rate
 
 
@@ -37,7 +37,7 @@ def test_rows_are_cut_at_bounds_that_belong_to_the_part_below():
 def parts_of(kind, *units):
     parts = Parts(kind)
     for unit in units:
-        parts.add([unit], 1.0)
+        parts.add([unit])
     return parts.slices()
 
 
@@ -58,15 +58,3 @@ def test_the_faults_of_spans_are_counted_by_type():
     assert (slices["A"].rows, slices["A"].wrong, slices["A"].more["missed"]) == (2, 2, 1)
     assert slices["A"].more["invented"] == 1 and slices["A"].more["type predicted instead"] == "B 1"
     assert (slices["B"].rows, slices["B"].wrong, slices["B"].more["wrong ends"]) == (2, 1, 1)
-
-
-def test_parts_of_predictions_that_are_near_or_far_have_mean_distances():
-    class Near(Kind):
-        name, plural, columns, is_binary = "near", "near", {"prediction": "text"}, False
-
-    parts = Parts(Near())
-    for part, distance in (("1", 2.0), ("2", 0.5), ("1", 4.0), ("2", 0.0)):
-        parts.add([Unit(part)], distance)
-    assert [(one.name, one.rows, one.wrong, one.value) for one in parts.slices()] == [
-        ("1", 2, None, 3.0), ("2", 2, None, 0.25)
-    ]  # fmt: skip
