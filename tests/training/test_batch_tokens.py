@@ -58,8 +58,3 @@ def test_an_example_that_does_not_fit_is_named(tmp_path: Path, capsys: pytest.Ca
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
-
-
-def test_windows_are_refused_since_all_lengths_must_be_known(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="trainer.window_rows is 16, but trainer.batch_tokens=50 cuts"):
-        composed(*overrides_of(tmp_path, "trainer.window_rows=16"))
