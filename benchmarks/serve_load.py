@@ -228,7 +228,7 @@ def measure(*words: str) -> list[Row]:
             its_peer = (__file__, "--as-peer", str(export), str(port), str(threads))
             stack.enter_context(started(*its_peer, port=port, threads=threads))
         for most_joined in arguments.joined:
-            rows = texts_of(path, DISTINCT, most_joined)
+            rows = texts_of(path, min(DISTINCT, arguments.requests), most_joined)
             expected = expected_of(run, rows, arguments.threads)
             claim = f"serve {CLIENTS} clients, {arguments.size}{', long texts' if most_joined > 1 else ''}"
             found += compare(claim, rows, expected, ours_port, peer_ports, arguments)
