@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+
+from rich.table import Table
 
 from nlu.config.errors import OutOfMemory
 from nlu.config.scan import Scan
@@ -71,7 +72,7 @@ class BatchScan:
             accumulation = examples // size
         return f"trainer.batch_size={size} trainer.accumulation={accumulation}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "of": "batch_size",
             "recommended": self.recommended.batch_size,
@@ -82,7 +83,7 @@ class BatchScan:
         """Yield the sizes as a table."""
         yield from map(asdict, self.sizes)
 
-    def said(self) -> Iterator[Any]:
+    def said(self) -> Iterator[str | Table]:
         """Yield what to print: the table, why it ends, and the suggestion."""
         rows = [
             [f"{size.batch_size:,}", f"{1e3 * size.step_s:,.1f}", f"{size.examples_per_s:,.1f}",

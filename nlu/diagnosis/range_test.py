@@ -10,9 +10,9 @@ Axes: N steps.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from nlu.config.errors import UserError
 from nlu.config.scan import Scan
@@ -61,7 +61,7 @@ class RangeTest:
             return None
         return float(f"{self.lr_N[self.lowest] / BELOW_LOWEST:.1e}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the facts, without the curve."""
         return {
             "of": "lr",
@@ -78,7 +78,7 @@ class RangeTest:
             lr, loss, smoothed = (float(value) if math.isfinite(value) else None for value in values)
             yield {"step": at + 1, "lr": lr, "loss": loss, "smoothed": smoothed}
 
-    def said(self) -> Iterator[Any]:
+    def said(self) -> Iterator[str | Table]:
         """Yield what to print: some rows, the loss at the start and at its lowest, and the suggestion."""
         last = len(self.lr_N) - 1
         shown = np.unique(np.linspace(0, last, min(SHOWN, last + 1)).round().astype(int))

@@ -67,13 +67,15 @@ def _named(model: nn.Module) -> Iterator[None]:
     """Make each call of a module in the block a range of the trace with its name."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            open_ranges: list[Any] = []
+            open_ranges: list[record_function] = []
 
-            def enter(*_: Any, name: str = without_numbers(name), ranges: list[Any] = open_ranges) -> None:
+            def enter(
+                *_: object, name: str = without_numbers(name), ranges: list[record_function] = open_ranges
+            ) -> None:
                 ranges.append(record_function(MODULE + (name or "model")))
                 ranges[-1].__enter__()
 
-            def leave(*_: Any, ranges: list[Any] = open_ranges) -> None:
+            def leave(*_: object, ranges: list[record_function] = open_ranges) -> None:
                 ranges.pop().__exit__(None, None, None)
 
             hooks.callback(module.register_forward_pre_hook(enter).remove)

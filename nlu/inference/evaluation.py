@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -93,12 +92,12 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     return status
 
 
-def _append(config: Evaluate, result: Mapping[str, Any], found: Mapping[str, Findings]) -> None:
+def _append(config: Evaluate, result: Mapping[str, object], found: Mapping[str, Findings]) -> None:
     """Add the rows of the scored sets to `table`."""
     append_scores(
         str(config.table),
-        result["run"] or "",
-        result["checkpoint"] or "",
+        str(result["run"] or ""),
+        str(result["checkpoint"] or ""),
         {name: config.data.get(name) for name in found},
         {name: one.rows for name, one in found.items()},
         {name: one.metrics for name, one in found.items()},
@@ -107,7 +106,7 @@ def _append(config: Evaluate, result: Mapping[str, Any], found: Mapping[str, Fin
 
 
 def _compare_and_write(
-    config: Evaluate, located: Located | None, found: Mapping[str, Findings], result: dict[str, Any], folder: Path
+    config: Evaluate, located: Located | None, found: Mapping[str, Findings], result: dict[str, object], folder: Path
 ) -> int:
     """Compare the scores with `compare`, write them with `out`; returns the exit status."""
     status = 0

@@ -35,7 +35,7 @@ from nlu.serving.served import Newest, Served
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Handler = Callable[[Request], Coroutine[object, object, Response]]
 T = TypeVar("T")
 PAGE = {
     "/": ("index.html", "text/html"),

@@ -23,7 +23,7 @@ from nlu.inference.predictor import Predictor
 log = logging.getLogger(__name__)
 
 Found = dict[str, Any]
-Parts = Generator[None, None, Any]
+Parts = Generator[None, None, object]
 """a longer task: a generator that yields between its parts, and returns its result"""
 MOST_LONG = 16
 """the number of longer tasks that may wait"""
@@ -66,7 +66,7 @@ class _Long:
     """A longer task for the thread of the model."""
 
     parts: Parts
-    answer: "Future[Any]" = field(default_factory=Future)
+    answer: "Future[object]" = field(default_factory=Future)
 
 
 class Batcher:
@@ -132,7 +132,7 @@ class Batcher:
             self._changed.notify()
         return request.answer
 
-    def submit_long(self, parts: Parts) -> "Future[Any]":
+    def submit_long(self, parts: Parts) -> "Future[object]":
         """Do a longer task in parts, with waiting rows between them.
 
         Cancelling the future ends it before its next part. Raises Busy if too many longer tasks wait.
@@ -253,6 +253,6 @@ def _settle(answer: "Future[Any]", found: object) -> None:
         answer.set_result(found)
 
 
-def _fail(answer: "Future[Any]", error: BaseException) -> None:
+def _fail(answer: "Future[list[Found]] | Future[object]", error: BaseException) -> None:
     with suppress(InvalidStateError):
         answer.set_exception(error)

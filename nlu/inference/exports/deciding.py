@@ -18,6 +18,7 @@ from nlu.inference.trained import Trained
 from nlu.metrics.classes import log_probabilities
 from nlu.metrics.kinds import UnitClassesKind
 from nlu.metrics.spans import Span, in_characters, spans_of
+from nlu.runs.predictions import Record
 from nlu.tasks.classify import Classify
 from nlu.tasks.multilabel import Multilabel
 
@@ -33,7 +34,7 @@ CLOSE = 1e-3
 PIPELINE_BATCH = 32
 
 
-def of_run(found: Sequence[dict[str, Any]], trained: Trained) -> list[Decision]:
+def of_run(found: Sequence[Record], trained: Trained) -> list[Decision]:
     """Return the decisions in the predictions of the run."""
     of_spans = trained.target.kind == "tags" and not isinstance(trained.kind, UnitClassesKind)
     return [one["spans" if of_spans else "prediction"] for one in found]
@@ -80,7 +81,7 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
     from transformers import pipeline
 
     kind, is_tagger = _kind(trained), trained.target.kind == "tags"
-    settings: dict[str, Any] = {"model": str(folder), "device": "cpu", "batch_size": PIPELINE_BATCH}
+    settings: Row = {"model": str(folder), "device": "cpu", "batch_size": PIPELINE_BATCH}
     compute: Any
     if is_tagger:
         compute = pipeline("token-classification", **settings)
@@ -143,7 +144,7 @@ def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:
     return [name for name, probability in in_order.items() if np.float32(probability) >= at_least]
 
 
-def _in_units(row: Row, found: Sequence[dict[str, Any]]) -> list[Span]:
+def _in_units(row: Row, found: Sequence[Row]) -> list[Span]:
     """Return entities, whose places are characters, as spans of units.
 
     An entity that begins or ends within a unit becomes a span that differs from any prediction of a run.
