@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from nlu.config.errors import OutOfMemory
 from nlu.config.scan import Scan
@@ -83,7 +83,7 @@ class BatchScan:
         """Yield the sizes as a table."""
         yield from map(asdict, self.sizes)
 
-    def said(self) -> Iterator[str | Table]:
+    def said(self) -> Iterator[RenderableType]:
         """Yield what to print: the table, why it ends, and the suggestion."""
         rows = [
             [f"{size.batch_size:,}", f"{1e3 * size.step_s:,.1f}", f"{size.examples_per_s:,.1f}",

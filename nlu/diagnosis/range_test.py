@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from rich.table import Table
+from rich.console import RenderableType
 
 from nlu.config.errors import UserError
 from nlu.config.scan import Scan
@@ -78,7 +78,7 @@ class RangeTest:
             lr, loss, smoothed = (float(value) if math.isfinite(value) else None for value in values)
             yield {"step": at + 1, "lr": lr, "loss": loss, "smoothed": smoothed}
 
-    def said(self) -> Iterator[str | Table]:
+    def said(self) -> Iterator[RenderableType]:
         """Yield what to print: some rows, the loss at the start and at its lowest, and the suggestion."""
         last = len(self.lr_N) - 1
         shown = np.unique(np.linspace(0, last, min(SHOWN, last + 1)).round().astype(int))

@@ -38,9 +38,14 @@ def require_own_losses(task: Task) -> None:
 
 
 def importances(
-    model: TaskModel, task: Task, part: Examples, device: torch.device, *, batch_size: int = 32,
+    model: TaskModel,
+    task: Task,
+    part: Examples,
+    device: torch.device,
+    *,
+    batch_size: int = 32,
     advance: Callable[[int], None] = lambda rows: None,
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """Return the importance of each head of each layer, (H,) float64; the squares of a layer add up to 1.
 
     Each example counts once, with the sum of its own losses and without dropout, in fp32; so the values depend neither

@@ -153,11 +153,14 @@ def _candidate(subject: Subject, model: TaskModel, removed: int, value: float) -
 def _print(found: list[Candidate], metric: str) -> None:
     lines = (
         [
-            f"{one.removed / one.heads:.0%}", f"{one.heads - one.removed} of {one.heads}", metric_text(one.value),
-            f"{one.parameters:,}", f"{one.size_mb:.1f}",
+            f"{one.removed / one.heads:.0%}",
+            f"{one.heads - one.removed} of {one.heads}",
+            metric_text(one.value),
+            f"{one.parameters:,}",
+            f"{one.size_mb:.1f}",
         ]
         for one in found
-    )  # fmt: skip
+    )
     print_table("", table_of(numbers("removed", "heads", metric, "parameters", "MB"), lines))
 
 
@@ -187,9 +190,7 @@ def without(subject: Subject, places: Heads) -> TaskModel:
     after = pruned_with(subject, places)
     source = open_pretrained(str(trained.located.checkpoint), "run")
     source = replace(source, config={**source.config, PRUNED_HEADS: as_written(after)})
-    model = assemble(
-        trained.config, trained.task, trained.target, trained.model.layout, trained.tokenizer, source
-    )  # fmt: skip
+    model = assemble(trained.config, trained.task, trained.target, trained.model.layout, trained.tokenizer, source)
     tensors = {name: value.cpu() for name, value in trained.model.state_dict().items()}
     model.load_state_dict(without_heads(tensors, sizes["layers"], sizes["heads"], sizes["pruned_heads"], after))
     return model.eval()
@@ -223,31 +224,38 @@ def _write(
     of_dev = {name: metrics[name] for name in subject.store.of_role("dev")}
     best = [Best(step, 0, 0.0, value, of_dev)]
     labels = json.loads((located.checkpoint / LABELS).read_text(encoding="utf-8"))
-    checkpoints = Checkpoints(
-        folder, config=model.backbone.settings(), labels=labels, tokenizer=trained.tokenizer
-    )  # fmt: skip
+    checkpoints = Checkpoints(folder, config=model.backbone.settings(), labels=labels, tokenizer=trained.tokenizer)
     checkpoints.folder.mkdir()
     checkpoints.save_best({name: tensor.cpu() for name, tensor in model.state_dict().items()}, best)
     checkpoints.arrange(best)
     write_text(folder / CONFIG, yaml.safe_dump(_config(config, located), allow_unicode=True, sort_keys=False))
     about = {
-        "run": str(located.run_dir), "checkpoint": located.checkpoint.name,
-        "removed": as_written(pruned_with(subject, places)), "set": subject.decisive.set_name,
-        "metric": subject.decisive.metric, "max_rows": config.max_rows,
-        "importance": [own_H.tolist() for own_H in importance], "candidates": list(map(asdict, found)),
-    }  # fmt: skip
+        "run": str(located.run_dir),
+        "checkpoint": located.checkpoint.name,
+        "removed": as_written(pruned_with(subject, places)),
+        "set": subject.decisive.set_name,
+        "metric": subject.decisive.metric,
+        "max_rows": config.max_rows,
+        "importance": [own_H.tolist() for own_H in importance],
+        "candidates": list(map(asdict, found)),
+    }
     write_json(folder / ABOUT, about)
     write_json(
         folder / RESULT,
         {
             "metrics": metrics,
             "best": {
-                "set": subject.decisive.set_name, "metric": subject.decisive.metric, "value": value, "step": step,
+                "set": subject.decisive.set_name,
+                "metric": subject.decisive.metric,
+                "value": value,
+                "step": step,
                 "checkpoint": "checkpoints/best-1",
             },
-            "seed": subject.run.seed, "pruned": False, "last": metrics,
+            "seed": subject.run.seed,
+            "pruned": False,
+            "last": metrics,
         },
-    )  # fmt: skip
+    )
     return found
 
 

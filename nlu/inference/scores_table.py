@@ -32,9 +32,13 @@ def require_table(table: str) -> None:
 
 
 def append_scores(
-    table: str, run: str, checkpoint: str, files: Mapping[str, object], examples: Mapping[str, int],
+    table: str,
+    run: str,
+    checkpoint: str,
+    files: Mapping[str, object],
+    examples: Mapping[str, int],
     metrics: Mapping[str, Mapping[str, float | None]],
-) -> None:  # fmt: skip
+) -> None:
     """Append a row for each set to a table, which is created if it is absent; new metrics become new columns.
 
     `files`, `examples` and `metrics` are by set. The file is replaced as a whole, and other processes wait meanwhile.

@@ -55,8 +55,10 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """statuses of a refused request, whose answer is {"detail": SENTENCE}"""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-}  # fmt: skip
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 class Application:

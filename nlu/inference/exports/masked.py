@@ -102,9 +102,13 @@ def _difference_of_words(trained: Trained, read: "PreTrainedModel", rows: Sequen
 
 @torch.inference_mode()
 def difference_of_tokens(
-    trained: Trained, layout: Layout, rows: Sequence[Row], forward: Callable[..., Any], name: str,
+    trained: Trained,
+    layout: Layout,
+    rows: Sequence[Row],
+    forward: Callable[..., Any],
+    name: str,
     of_run: Callable[[Tensor, Batch], Tensor],
-) -> float:  # fmt: skip
+) -> float:
     """Return the largest difference of a result of the run for tokens and the one of this name in what `forward` of
     transformers returns.
 
