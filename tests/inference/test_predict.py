@@ -230,7 +230,7 @@ def test_a_killed_prediction_continues_to_the_same_bytes(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_a_command_over_several_files_that_was_killed_leaves_complete_ones_as_they_are(
+def test_a_killed_command_over_several_files_leaves_complete_ones_as_they_are(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("one", "two"):
