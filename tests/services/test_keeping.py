@@ -22,7 +22,7 @@ LENGTH = ("trainer.batch_size=8", "trainer.device=cpu", "trainer.max_duration=30
 
 def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [
-        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid",
+        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
         f"hydra.sweep.dir={folder}", *TINY, *LENGTH, "hydra.sweeper.keep=best", *overrides,
     ]  # fmt: skip
     return subprocess.Popen(

@@ -23,7 +23,7 @@ LENGTH = (
     "trainer.log_interval=20st", "trainer.save_interval=50st",
 )  # fmt: skip
 SEARCH = (
-    "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
+    "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random", "hydra.sweeper.pruner=none",
     "hydra/launcher=slurm", "hydra.sweeper.n_jobs=4",
 )  # fmt: skip
 RATES = (1e-3, 2e-3, 3e-3, 4e-3)
