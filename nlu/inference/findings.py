@@ -10,7 +10,7 @@ from nlu.config.inference import Evaluate
 from nlu.data.examples import Examples
 from nlu.display.progress import Progress
 from nlu.metrics.bootstrap import Blocks, Intervals, blocks_of, intervals_of_means, metrics_of
-from nlu.metrics.calibration import Bin, CalibrationScorer
+from nlu.metrics.calibration import AreaScorer, Bin, CalibrationScorer
 from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_named
 from nlu.metrics.ranking import QueryScorer
@@ -73,6 +73,8 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None
     confusion = ConfusionScorer(names) if kind.is_one_label else None
+    # With many classes, a thousand resamples of their areas would take minutes.
+    by_class = AreaScorer(names) if has_probabilities and len(names) > 2 else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
         with_group = {"id": row, "group": row, **record}
         if group_N is not None:
@@ -81,8 +83,12 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
             blocks.add(example, with_group)
         if confusion is not None:
             confusion.add(with_group)
+        if by_class is not None:
+            by_class.add(record)
     if confusion is not None:
         found.confusion = confusion.matrix()
+    if by_class is not None:
+        found.metrics |= by_class.result().metrics
     if blocks is None:
         by_query = scored.scores.by_query
         if by_query and config.group_by is not None:

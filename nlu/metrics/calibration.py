@@ -1,10 +1,11 @@
-"""Whether predicted probabilities equal observed frequencies. Axes: N rows."""
+"""Whether predicted probabilities equal observed frequencies, and rank the rows of a class. Axes: N rows, C classes."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
 
+from nlu.metrics.classes import areas
 from nlu.metrics.scores import Columns, Record, Scores, total
 
 BINS = 15
@@ -50,3 +51,26 @@ class CalibrationScorer(Columns):
             for place, rows in enumerate(np.bincount(bin_N, minlength=BINS).tolist())
             if rows
         ]
+
+
+class AreaScorer(Columns):
+    """The areas under the curves of each class against all others, as means over classes.
+
+    A class counts if some, but not all, rows have it. A record holds `label` and `probabilities`. Memory: 8 bytes for
+    each row and class.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(names, label="l", **{f"of {name}": "d" for name in names})
+
+    def add(self, record: Record) -> None:
+        of_classes = {f"of {name}": probability for name, probability in record["probabilities"].items()}
+        self.keep(label=self.number[record["label"]], **of_classes)
+
+    def result(self) -> Scores:
+        label_N, *probability_CN = self.arrays(*self.columns)
+        probability_NC = np.array(probability_CN).T
+        is_class_NC = label_N[:, None] == np.arange(len(self.names))
+        occurs_C = is_class_NC.any(axis=0) & ~is_class_NC.all(axis=0)
+        means = areas(probability_NC[:, occurs_C], is_class_NC[:, occurs_C])
+        return Scores({f"{name}_macro": float(value) for name, value in means.items()})

@@ -214,18 +214,19 @@ def matthews(right: Sequence[int], predicted: Sequence[int], wanted: Sequence[in
     return both / math.sqrt(each) if each else 0.0
 
 
-def areas(value_N: np.ndarray, is_positive_N: np.ndarray) -> dict[str, float]:
-    """Return the area under the ROC curve and the average precision of a value that ranks positive examples.
+def areas(value: np.ndarray, is_positive: np.ndarray) -> dict[str, float]:
+    """Return the area under the ROC curve and the average precision of values that rank positive examples.
 
-    Both are NaN without positive or without other examples, and if a value is not finite.
+    Both are (N,) or (N, C), and the areas then means over C. They are NaN without positive or without other examples,
+    and if a value is not finite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    if not 0 < is_positive_N.sum() < len(is_positive_N) or not np.isfinite(value_N).all():
+    if not is_positive.any() or is_positive.all() or not np.isfinite(value).all():
         return {"auc": math.nan, "average_precision": math.nan}
     return {
-        "auc": roc_auc_score(is_positive_N, value_N),
-        "average_precision": average_precision_score(is_positive_N, value_N),
+        "auc": roc_auc_score(is_positive, value),
+        "average_precision": average_precision_score(is_positive, value),
     }
 
 

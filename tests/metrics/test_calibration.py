@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlu.metrics.calibration import BINS, CalibrationScorer
+from nlu.metrics.calibration import BINS, AreaScorer, CalibrationScorer
 from nlu.metrics.classes import ClassScorer, ConfusionScorer
 from nlu.metrics.ranking import QueryScorer
 
@@ -59,6 +59,28 @@ def test_a_probability_is_in_the_bin_of_its_ends() -> None:
     bins = told(CalibrationScorer(NAMES), rows).bins()
     assert sum(entry["rows"] for entry in bins) == 3 and bins[-1]["to"] == 1
     assert all(entry["from"] - 1e-9 < entry["probability"] < entry["to"] + 1e-9 for entry in bins)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
+def test_areas_of_several_classes_are_those_of_scikit_learn(seed: int, count: int) -> None:
+    from sklearn import metrics
+
+    rows = records(seed, count)
+    probability_NC = np.array([[row["probabilities"][name] for name in NAMES] for row in rows])
+    one_hot_NC = np.array([[row["label"] == name for name in NAMES] for row in rows])
+    # A class that no row has, or every row, has no curve.
+    mixed = [c for c in range(3) if 0 < one_hot_NC[:, c].sum() < count]
+    auc_C = [metrics.roc_auc_score(one_hot_NC[:, c], probability_NC[:, c]) for c in mixed]
+    precision_C = [metrics.average_precision_score(one_hot_NC[:, c], probability_NC[:, c]) for c in mixed]
+    half = told(AreaScorer(NAMES), rows[::2])
+    half.merge(told(AreaScorer(NAMES), rows[1::2]))
+    wanted = {"auc_macro": auc_C, "average_precision_macro": precision_C}
+    wanted = {name: np.mean(values) if mixed else np.nan for name, values in wanted.items()}
+    assert half.result().metrics == pytest.approx(wanted, nan_ok=True)
+    if len(mixed) == 3:
+        label_N = one_hot_NC.argmax(1)
+        assert wanted["auc_macro"] == pytest.approx(metrics.roc_auc_score(label_N, probability_NC, multi_class="ovr"))
 
 
 @settings(max_examples=40)
