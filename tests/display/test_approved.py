@@ -126,7 +126,7 @@ def comparison_figures(folder: Path) -> dict[str, Figure | None]:
     }  # fmt: skip
 
 
-def score_figures(folder: Path) -> dict[str, Figure | None]:
+def pictures_of_scores(folder: Path) -> dict[str, Figure | None]:
     matrix = np.diag(np.full(21, 90))
     matrix[3, 11], matrix[8, 2], matrix[5, 1] = 30, 4, 10
     names = ["a name that is too long to be shown whole", "twenty-eight letters and end", "c"]
