@@ -55,8 +55,8 @@ def scratch_folder() -> Path:
 def composed(*overrides: str) -> Any:
     """Compose and validate a configuration as `python -m nlu.train` does; returns its Run."""
     from nlu.config.choices import RUN, conf_dir
+    from nlu.config.command_line import read_command_line
     from nlu.config.entry.app import checked_composition, hydra_of, prepare
-    from nlu.config.entry.flags import read_command_line
     from nlu.config.resolving import without_hydra
     from nlu.config.schema import Run
 
@@ -95,7 +95,7 @@ def as_command(work: Callable[[Any], int], overrides: list[str], threads: int) -
 
 def built(config: Any) -> Any:
     """Return the run of a configuration, built with the functions of nlu's command, in a scratch folder."""
-    from nlu.display.progress import Progress
+    from nlu.display.progress_bars import Progress
     from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
     from nlu.training.ranks import Ranks, choose_device, keep_freed_memory
@@ -113,7 +113,7 @@ def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch
 
-    from nlu.display.progress import Progress
+    from nlu.display.progress_bars import Progress
     from nlu.training.build import build_data
     from nlu.training.ranks import Ranks
 

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from nlu.config.products import multiply_strictly
+from nlu.config.mkl import multiply_strictly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nlu
-from nlu.config.entry.command import run_command
+from nlu.config.console import run_command
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint

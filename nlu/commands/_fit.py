@@ -19,16 +19,16 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from nlu.config import stopping
 from nlu.config.choices import RUN, conf_dir, find_plugins
+from nlu.config.command_line import read_command_line
 from nlu.config.entry.app import checked_composition, hydra_of, run_composed, storage_problems
-from nlu.config.entry.flags import read_command_line
-from nlu.config.entry.guard import current_config, is_sent, occupied_folder_problem, whitelist
+from nlu.config.entry.hydra_keys import current_config, is_sent, occupied_folder_problem, whitelist
 from nlu.config.errors import DataError, UserError, keys_called
-from nlu.config.placement import placement
 from nlu.config.resolving import as_given
 from nlu.config.schema import num_repeats
-from nlu.config.words import listed, shortened
+from nlu.config.sentences import listed, shortened
 from nlu.data.readers import class_names, with_names
 from nlu.inference.loaded import Loaded
+from nlu.jobs.placement import placement
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, FOLDER_KEY, ROWS
 

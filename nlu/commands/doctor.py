@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.console import Parser, run_command
 from nlu.config.errors import UserError
-from nlu.config.placement import placement
+from nlu.jobs.placement import placement
 
 EXIT_BROKEN = 1
 DEFAULT_OUTPUTS = "outputs"

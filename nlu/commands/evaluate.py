@@ -23,8 +23,8 @@ def main(composed: DictConfig) -> int:
     """Validate, then score in one process for each device."""
     from nlu.config.checks.validate import problems
     from nlu.config.choices import with_defaults
-    from nlu.config.inference import Evaluate
-    from nlu.config.members import member_of
+    from nlu.config.command_keys import Evaluate
+    from nlu.config.mixtures import member_of
     from nlu.config.resolving import resolve
     from nlu.config.scoring import on_run, scored_sets
 

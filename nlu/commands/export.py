@@ -18,7 +18,7 @@ from nlu.config.entry.app import prepare, run_app
 def main(composed: DictConfig) -> int:
     """Validate, then export."""
     plain = prepare(composed, SCHEMAS["export"])
-    from nlu.config.inference import Export
+    from nlu.config.command_keys import Export
     from nlu.inference.locate import locate
     from nlu.storage.outputs import require_free
 

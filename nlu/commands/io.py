@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 import nlu
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.console import Parser, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 

@@ -18,14 +18,14 @@ from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 
 if TYPE_CHECKING:
-    from nlu.config.inference import Predict
+    from nlu.config.command_keys import Predict
     from nlu.inference.locate import Located
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then predict in one process for each device."""
     plain = prepare(composed, SCHEMAS["predict"])
-    from nlu.config.inference import Predict
+    from nlu.config.command_keys import Predict
 
     config = Predict.of(plain)
     # Located once for all processes that this command starts: in a search that continues, another trial could be the
@@ -46,11 +46,11 @@ def _located(config: "Predict") -> "Located":
 
     Reports missing files before torch is imported, which takes longer than all other checks.
     """
-    from nlu.config.inference import STANDARD
-    from nlu.config.placement import placement
+    from nlu.config.command_keys import STANDARD
     from nlu.data.dataset import find_file
     from nlu.inference.locate import locate
     from nlu.inference.pieces import pairs_of, pieces_of
+    from nlu.jobs.placement import placement
 
     located = locate(config.run, config.checkpoint).of_head(config.head_name)
     pairs = pairs_of(config.input.path, config.output)

@@ -59,7 +59,7 @@ def show_rows(config: Run, count: int) -> None:
     """Print the first `count` rows of each set that has files as the model gets them, of a mixture as NAME/SET."""
     from nlu.data.prepare import first_rows
     from nlu.display.encoded import print_encoded
-    from nlu.display.progress import Progress, bars
+    from nlu.display.progress_bars import Progress, bars
     from nlu.training.build import naming, planned
 
     samples = []
@@ -75,7 +75,7 @@ def show_rows(config: Run, count: int) -> None:
 def write_for_readers(config: Run) -> None:
     """Write the data store for runs that read its rows meanwhile."""
     from nlu.data.growing import write_stream
-    from nlu.display.progress import Progress, bars
+    from nlu.display.progress_bars import Progress, bars
     from nlu.training.build import planned
 
     with Progress() as progress:
@@ -90,7 +90,7 @@ def facts_of(config: Run) -> dict[str, object]:
     import torch
 
     from nlu.data.facts import describe, lines
-    from nlu.display.progress import Progress
+    from nlu.display.progress_bars import Progress
     from nlu.training.build import build_data
     from nlu.training.ranks import Ranks
 

@@ -27,7 +27,7 @@ def main(composed: DictConfig) -> int:
         from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
-    from nlu.config.inference import Profile
+    from nlu.config.command_keys import Profile
     from nlu.storage.outputs import require_free
 
     config = Profile.of(plain)
@@ -50,7 +50,7 @@ def main(composed: DictConfig) -> int:
 
 def _cross(config: Config) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
-    from nlu.config.placement import placement
+    from nlu.jobs.placement import placement
 
     if (config["run"] is None) != (config["rows"] is None):
         given, lacking = ("run", "rows") if config["rows"] is None else ("rows", "run")

@@ -17,7 +17,7 @@ from nlu.config.targets import TARGET
 from nlu.config.types import Config
 
 if TYPE_CHECKING:
-    from nlu.config.inference import Prune
+    from nlu.config.command_keys import Prune
     from nlu.inference.locate import Located
 
 CHOOSING = ("fraction", "heads")
@@ -27,7 +27,7 @@ CHOOSING = ("fraction", "heads")
 def main(composed: DictConfig) -> int:
     """Validate, then prune."""
     plain = prepare(composed, SCHEMAS["prune"])
-    from nlu.config.inference import Prune
+    from nlu.config.command_keys import Prune
     from nlu.inference.locate import locate
     from nlu.storage.outputs import require_free
 
@@ -59,8 +59,8 @@ def _cross(config: Config) -> Iterator[str]:
 
 def _of_run(config: "Prune", located: "Located") -> Iterator[str]:
     """Yield why the heads of a run cannot be removed as the keys say, as far as its files show it."""
-    from nlu.config.members import names_of
-    from nlu.models.pruned_heads import kept_heads, pruned_heads_of
+    from nlu.config.mixtures import names_of
+    from nlu.models.formats.smaller_weights import kept_heads, pruned_heads_of
     from nlu.reports.runs import saved_config
 
     saved = saved_config(located.run_dir)

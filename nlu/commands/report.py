@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.addresses import is_object
-from nlu.config.entry.command import Parser, at_least, run_command
+from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
@@ -83,9 +83,9 @@ def table(arguments: Sequence[str]) -> int:
         # Before the runs are read, so that the table shows how they ended.
         _follow(given.folders)
 
-    from nlu.reports.selecting import selected
-    from nlu.reports.show import as_json, print_tables, write_csv
-    from nlu.reports.table import join_predictions, rows_of
+    from nlu.reports.differing_keys import selected
+    from nlu.reports.run_table import join_predictions, rows_of
+    from nlu.reports.show_table import as_json, print_tables, write_csv
     from nlu.storage.copies import records_of
 
     runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
@@ -105,7 +105,7 @@ def table(arguments: Sequence[str]) -> int:
 
 def _follow(folders: Sequence[str]) -> None:
     from nlu.jobs.listing import follow
-    from nlu.reports.progress import progress_of
+    from nlu.reports.job_row import progress_of
 
     if away := [folder for folder in folders if "://" in folder]:
         raise UserError(
@@ -156,9 +156,8 @@ def errors(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
     given = parser.parse(arguments)
 
-    from nlu.reports.errors.analysis import analyse
-    from nlu.reports.errors.show import print_report, report_as_json
-    from nlu.reports.errors.subject import source_of
+    from nlu.reports.error_report import analyse, print_report, report_as_json
+    from nlu.reports.error_source import source_of
     from nlu.storage.copies import records_of
 
     found = analyse(source_of(records_of(given.folder, "RUN"), given.set), given.rows)

@@ -32,7 +32,7 @@ def main(composed: DictConfig) -> int:
         from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
-    from nlu.config.scan import Scan
+    from nlu.config.command_keys import Scan
     from nlu.storage.outputs import require_free
 
     config = Scan.read(plain)
@@ -47,7 +47,7 @@ def main(composed: DictConfig) -> int:
 
 def _cross(config: Config) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
-    from nlu.config.placement import placement
+    from nlu.jobs.placement import placement
 
     kind, trainer, defaults = config["of"], config["trainer"], defaults_of(SCHEMAS["scan"])
     for key in OF_BATCH_SIZE if kind == "lr" else OF_LR:

@@ -29,7 +29,7 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 def main(composed: DictConfig) -> int:
     """Validate, then serve until a signal."""
     plain = prepare(composed, SCHEMAS["serve"])
-    from nlu.config.inference import Serve
+    from nlu.config.command_keys import Serve
     from nlu.inference.locate import locate
 
     config = Serve.of(plain)

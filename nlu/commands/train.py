@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.grid import is_submitted
-from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
+from nlu.config.entry.hydra_keys import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
 from nlu.config.resolving import as_given
 from nlu.jobs.requeue import run_while_time_lasts, was_started_before
@@ -59,7 +59,7 @@ def main(composed: DictConfig) -> int:
 
 
 def _lost_a_peer(error: BaseException) -> bool:
-    from nlu.config.placement import placement
+    from nlu.jobs.placement import placement
     from nlu.search.faults import lost_a_peer
 
     # The node of the other rank may have gone down, in which case the job is queued again.
@@ -102,7 +102,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
 
 def keep_reason_of_job(run_dir: Path, error: Exception) -> None:
     """Write why a job of a grid or queue failed before its run began into its folder, where nlu.report finds it."""
-    from nlu.config.placement import placement
+    from nlu.jobs.placement import placement
     from nlu.runs.folder import LOCK, has_begun
     from nlu.runs.logs import record_end
     from nlu.storage.locks import is_locked

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.console import Parser, run_command
 from nlu.config.errors import UserError
 from nlu.storage.outputs import output_folder, require_free
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nlu.display.comparison import KeptScores
-    from nlu.display.figures import Drawing
+    from nlu.display.curve_figures import Drawing
+    from nlu.display.score_figures import KeptScores
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse(arguments)
     require_free(given.out, "--out")
 
-    from nlu.reports.columns import labels_of
+    from nlu.reports.differing_keys import labels_of
+    from nlu.reports.run_table import rows_of
     from nlu.reports.runs import find_runs
-    from nlu.reports.table import rows_of
     from nlu.storage.copies import records_of
 
     named = [_named(text) for text in given.folders]
@@ -92,11 +92,11 @@ def main(arguments: Sequence[str]) -> int:
     # Checked before matplotlib is imported.
     if len(rows) > MOST_ROWS:
         raise UserError(f"there are {len(rows)} configurations, but a figure can show at most {MOST_ROWS}; name fewer")
-    from nlu.display import comparison
-    from nlu.display.figures import draw
-    from nlu.display.tables import metric_text, numbers, texts
+    from nlu.display import score_figures
+    from nlu.display.console_tables import metric_text, numbers, texts
+    from nlu.display.curve_figures import draw
     from nlu.reports.curves import drawings_of, kept_scores
-    from nlu.reports.show import folders_of
+    from nlu.reports.show_table import folders_of
 
     drawings = drawings_of(rows, given.x, given.metric)
     # Everything is drawn before the folder is made: an error of a figure leaves nothing at --out.
@@ -119,8 +119,8 @@ def main(arguments: Sequence[str]) -> int:
     title = ", ".join(folder.name or str(folder) for folder in folders)
     # The page is written last: a folder with it is complete.
     with output_folder(given.out, "--out", last=PAGE) as folder:
-        written = comparison.write_figures(folder, figures, formats)
-        comparison.write_comparison(folder / PAGE, title, header, lines, figures)
+        written = score_figures.write_figures(folder, figures, formats)
+        score_figures.write_comparison(folder / PAGE, title, header, lines, figures)
     for path in [*written, folder / PAGE]:
         print(f"{given.out.rstrip('/')}/{path.relative_to(folder)}")
     for remark in [*remarks, *left_out, *_not_drawn(drawings, kept_by_label)]:
@@ -130,12 +130,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _figures_of_classes(found: "Mapping[str, KeptScores]") -> "dict[str, Figure]":
     """Draw the scores of classifiers, by configuration."""
-    from nlu.display import comparison
+    from nlu.display import score_figures
 
-    figures = {**comparison.draw_by_class(found), "by_length": comparison.draw_by_length(found)}
+    figures = {**score_figures.draw_by_class(found), "by_length": score_figures.draw_by_length(found)}
     for number, (label, kept) in enumerate(list(found.items())[:MOST_CONFUSIONS]):
-        figures[f"confusion_{number}"] = comparison.draw_confusion_of(label, kept)
-        figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
+        figures[f"confusion_{number}"] = score_figures.draw_confusion_of(label, kept)
+        figures[f"calibration_{number}"] = score_figures.draw_calibration_of(label, kept)
     return figures
 
 

@@ -17,23 +17,23 @@ from nlu.config.types import TARGET, Config
 # Names, not classes: `--help` asks for them too, and imports no schema.
 RUN = "nlu.config.schema.Run"
 PREPROCESS = "nlu.config.schema.Preprocess"
-EVALUATE = "nlu.config.inference.Evaluate"
+EVALUATE = "nlu.config.command_keys.Evaluate"
 SCHEMAS = {
     "train": RUN,
     "preprocess": PREPROCESS,
     "evaluate": EVALUATE,
-    "export": "nlu.config.inference.Export",
-    "predict": "nlu.config.inference.Predict",
-    "serve": "nlu.config.inference.Serve",
-    "prune": "nlu.config.inference.Prune",
-    "profile": "nlu.config.inference.Profile",
-    "scan": "nlu.config.scan.Scan",
+    "export": "nlu.config.command_keys.Export",
+    "predict": "nlu.config.command_keys.Predict",
+    "serve": "nlu.config.command_keys.Serve",
+    "prune": "nlu.config.command_keys.Prune",
+    "profile": "nlu.config.command_keys.Profile",
+    "scan": "nlu.config.command_keys.Scan",
 }
 """For each command that composes a configuration, the dataclass of the top-level keys."""
 PLAIN_GROUPS = {
     "trainer": "nlu.config.schema.Trainer",
     "folds": "nlu.config.schema.Folds",
-    "input": "nlu.config.inference.Input",
+    "input": "nlu.config.command_keys.Input",
 }
 """Groups without a target, and the dataclass that is their schema."""
 

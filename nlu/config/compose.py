@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.faults import SETS_OF_KEYS, choice_problem, fault_of, misplaced
-from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
-from nlu.config.checks.values import show
+from nlu.config.checks.validate import show
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
+from nlu.config.command_line import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import schema_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from nlu.config.redaction import hide
-from nlu.config.words import with_origins
+from nlu.config.sentences import with_origins
 
 EXIT_USER_ERROR = 2
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Literal, Self
 
 from nlu.config.choices import RUN, target_of, with_defaults
-from nlu.config.members import member_of, names_of
+from nlu.config.mixtures import member_of, names_of
 from nlu.config.targets import TARGET, modules_of, trust
 from nlu.config.types import (
     Config,

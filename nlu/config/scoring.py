@@ -8,8 +8,8 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from nlu.config.command_keys import Evaluate
 from nlu.config.errors import UserError
-from nlu.config.inference import Evaluate
 from nlu.config.schema import Run
 from nlu.config.types import Config, ConfigLike
 

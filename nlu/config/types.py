@@ -1,4 +1,4 @@
-"""Constrained types of keys. pydantic checks them, and `nlu.config.checks.values` says them in words.
+"""Constrained types of keys. pydantic checks them, and `nlu.config.checks.validate` says them in words.
 
 This module imports nothing heavy. At run time the types are plain `int`, `float`, `str` and `dict`.
 """

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nlu.config.entry.command import Parser, at_least, run_command
+from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.keys import schema_of
 from nlu.config.nearest import hint
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.fields import FORMATS, ROLES
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _report(given: Namespace, out: str | None) -> int:
     from nlu.data.survey.report import as_record, report_on
     from nlu.data.survey.sources import of_files
     from nlu.data.survey.walk import walk
-    from nlu.display.progress import Progress
+    from nlu.display.progress_bars import Progress
     from nlu.display.survey_tables import print_survey
 
     fields = None if given.fields is None else dict(given.fields)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nlu.config.errors import DataError
-from nlu.config.words import called, counted
+from nlu.config.sentences import called, counted
 from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
 from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Problem, Values, unusable

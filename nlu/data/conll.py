@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Self
 
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 
 BLANK = " \t\r\n"

@@ -21,7 +21,7 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import takes
-from nlu.config.words import listed
+from nlu.config.sentences import listed
 from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files

@@ -10,7 +10,7 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import takes
 from nlu.config.redaction import hide
-from nlu.config.words import called
+from nlu.config.sentences import called
 from nlu.data import keys as schemas
 from nlu.data.dialect import OWN, Dialect, not_utf_8
 from nlu.data.windows import Lengths

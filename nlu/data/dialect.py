@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import called
+from nlu.config.sentences import called
 from nlu.data.reader import WHOLE_ROW, BadRow, Reader
 from nlu.storage.places import plain_name
 

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from nlu.config.words import called
+from nlu.config.sentences import called
 from nlu.data.arrays import occurrences
 from nlu.data.layouts import Layout, Values
 from nlu.data.reading import Texts

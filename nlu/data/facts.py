@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.words import counted, listed
+from nlu.config.sentences import counted, listed
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.findings import Finding, of_balance

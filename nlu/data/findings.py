@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import called, counted, listed, shortened
+from nlu.config.sentences import called, counted, listed, shortened
 from nlu.data.dataset import SourceFile
 from nlu.data.dialect import SEPARATED_BY
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES

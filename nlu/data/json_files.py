@@ -14,7 +14,7 @@ from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint
-from nlu.config.words import counted, listed
+from nlu.config.sentences import counted, listed
 from nlu.data.dialect import PLAIN, Dialect
 from nlu.data.fields import USUAL_PAIRS, USUAL_TEXTS
 

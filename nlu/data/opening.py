@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together

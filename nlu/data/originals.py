@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from nlu.config.errors import DataError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.conll import Columns
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, not_utf_8
 from nlu.data.json_files import document_records, is_document

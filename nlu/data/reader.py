@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from nlu.config.errors import DataError
-from nlu.config.words import called, shortened
+from nlu.config.sentences import called, shortened
 
 WHOLE_ROW = "(row)"
 """in the place of a field, for a problem of the row as a whole"""

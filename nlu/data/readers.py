@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
-from nlu.config.words import counted, shortened
+from nlu.config.sentences import counted, shortened
 from nlu.data.conll import Columns, sentences
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, require_utf_8
 from nlu.data.fields import SENTENCE, SUFFIX_FORMATS

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import listed, shortened
+from nlu.config.sentences import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import IN_WINDOWS, NO_WINDOWS, ROLES, chosen_layout, missing_roles, tagging_fields, usual_fields

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.words import called
+from nlu.config.sentences import called
 from nlu.data.layouts import Layout
 from nlu.data.reading import Texts
 from nlu.data.store import StoredSet

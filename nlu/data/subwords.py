@@ -15,7 +15,7 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data import keys as schemas
 from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece
 

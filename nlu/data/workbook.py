@@ -10,7 +10,7 @@ from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint
-from nlu.config.words import counted, listed
+from nlu.config.sentences import counted, listed
 from nlu.data.dialect import PLAIN, Dialect
 
 MOST_NUMBER = 10**15

@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, replace
 
 from rich.console import RenderableType
 
+from nlu.config.command_keys import Scan
 from nlu.config.errors import OutOfMemory
-from nlu.config.scan import Scan
 from nlu.config.schema import Trainer
 from nlu.diagnosis.profiled import device_name
 from nlu.diagnosis.steps import measured, take_step
-from nlu.display.tables import numbers, table_of
-from nlu.optim.update import set_learning_rate
+from nlu.display.console_tables import numbers, table_of
+from nlu.optim.optimizer import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.tasks.task import comparing_loss
-from nlu.training import host_memory
+from nlu.training import memory
 from nlu.training.memory import peak_mb, release
 from nlu.training.ordering import order_of
 from nlu.training.parts import Training
@@ -114,13 +114,13 @@ def run_batch_scan(run: Training, config: Scan, advance: Callable[[int], None]) 
     stepper.model.train()
     rows = max(map(len, run.store.of_role("train").values()))
     most = min(rows, config.max_batch_size or rows)
-    on_host = host_memory.Peak() if stepper.device.type == "cpu" else None
+    on_host = memory.Peak() if stepper.device.type == "cpu" else None
     end = f"max_batch_size is {most:,}" if most == config.max_batch_size else f"there are {rows:,} training rows"
     found = BatchScan([], device_name(stepper.device), end, config.trainer, comparing_loss(run.task))
     rates: list[float] = []
     batch_size = 2 if found.compares else 1
     while batch_size <= most:
-        if on_host is not None and rates and 2 * on_host.bytes() > SHARE * host_memory.of_machine()[0]:
+        if on_host is not None and rates and 2 * on_host.bytes() > SHARE * memory.of_machine()[0]:
             found.end = f"{batch_size} examples might take more than {SHARE:.0%} of the free memory"
             break
         advance(batch_size)

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nlu.config.errors import UserError
-from nlu.config.words import counted
-from nlu.display.tables import print_table
+from nlu.config.sentences import counted
+from nlu.display.console_tables import print_table
 
 Mark = Literal["ok", "warning", "broken"]
 

@@ -4,7 +4,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from nlu.config.words import path_text
+from nlu.config.sentences import path_text
 from nlu.diagnosis.check import Check, warning
 from nlu.storage.locks import hold_lock
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.self_check import library_of, sentence, uneven_layers
-from nlu.models.layers.attention_in_one_kernel import packed_kernel
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.attention import packed_kernel
+from nlu.models.layers.exact_linear import Linear
 from nlu.runs.provenance import usable_cores
 from nlu.training.auto import choice_for
 from nlu.training.processes import in_processes

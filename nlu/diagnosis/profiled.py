@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from nlu.diagnosis.traced import Traced
-from nlu.display.tables import numbers, print_table, table_of, texts
+from nlu.display.console_tables import numbers, print_table, table_of, texts
 
 INPUT = ("reading", "encoding", "data", "writing")
 """phases in which nothing is computed since rows are read, tokenized, gathered or written"""

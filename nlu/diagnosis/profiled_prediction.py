@@ -4,14 +4,14 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from nlu.config.inference import STANDARD, Input, Predict, Profile
+from nlu.config.command_keys import STANDARD, Input, Predict, Profile
 from nlu.data.examples import in_memory
 from nlu.data.order import evaluation_batches
 from nlu.data.reader import Row
 from nlu.data.store import EncodedRows
 from nlu.diagnosis.profiled import Profiled, device_name, memory_mb
 from nlu.diagnosis.traced import Traced, trace
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.inference.cells import PredictedRow
 from nlu.inference.locate import Located
 from nlu.inference.prediction import Chunk, Work, work_of

@@ -4,14 +4,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from nlu.config.inference import Profile
+from nlu.config.command_keys import Profile
 from nlu.diagnosis.profiled import Profiled, device_name, memory_mb, print_profile
 from nlu.diagnosis.profiled_prediction import profile_prediction
 from nlu.diagnosis.steps import built, computed_tokens, measured, take_step
 from nlu.diagnosis.traced import Traced, trace
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.inference.locate import Located
-from nlu.optim.update import set_learning_rate
+from nlu.optim.optimizer import set_learning_rate
 from nlu.runs import logs
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import RenderableType
 
+from nlu.config.command_keys import Scan
 from nlu.config.errors import UserError
-from nlu.config.scan import Scan
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.diagnosis.steps import take_step
-from nlu.display.tables import numbers, table_of
-from nlu.optim.update import set_learning_rate
+from nlu.display.console_tables import numbers, table_of
+from nlu.optim.optimizer import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.training.nonfinite import NonFinite
 from nlu.training.parts import Training

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nlu.config.members import names_of
+from nlu.config.mixtures import names_of
 from nlu.config.schema import Run as Config
+from nlu.config.sentences import counted
 from nlu.config.targets import TARGET, build
-from nlu.config.words import counted
 from nlu.data.examples import Examples
 from nlu.diagnosis.check import Check, broken, warning
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.inference.evaluation import store_of_run
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained

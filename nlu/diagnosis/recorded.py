@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import counted, path_text
+from nlu.config.sentences import counted, path_text
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.locate import Located
 from nlu.inference.trained import scores_at

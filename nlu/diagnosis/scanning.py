@@ -5,13 +5,13 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from nlu.config.scan import Scan
+from nlu.config.command_keys import Scan
 from nlu.diagnosis.batch_scan import BatchScan, run_batch_scan
 from nlu.diagnosis.range_test import RangeTest, run_range_test
 from nlu.diagnosis.steps import built
 from nlu.display.canvas import SET_COLOURS, new_figure, save_drawn, styled
-from nlu.display.progress import Progress
-from nlu.display.tables import print_table
+from nlu.display.console_tables import print_table
+from nlu.display.progress_bars import Progress
 from nlu.runs import logs
 from nlu.runs.records import Table
 from nlu.storage.files import write_json

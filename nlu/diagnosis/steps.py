@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from nlu.config.choices import target_of
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.training.build import build_run
 from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
+from nlu.training.passes import Step
 from nlu.training.ranks import Ranks
-from nlu.training.result import Step
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from nlu.display.tables import print_table
+from nlu.display.console_tables import print_table
 
 WIDTH = 120
 """columns of a line that is not written to a terminal"""

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from nlu.display.progress import format_time
-from nlu.display.tables import metric_text, print_table
+from nlu.display.console_tables import metric_text, print_table
+from nlu.display.progress_bars import format_time
 from nlu.runs.freeing import CHECKPOINTS, run_folders, size_of
 
 MAX_METRIC_COLUMNS = 6

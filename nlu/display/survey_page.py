@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.display.canvas import SET_COLOURS, new_figure, styled, svg_of, thousands
 from nlu.display.page import html_list, html_table, section, write_page
 from nlu.display.survey_tables import shown_texts, survey_tables

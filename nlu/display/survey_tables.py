@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlu.config.words import counted
-from nlu.display.tables import Header, numbers, print_table, table_of, texts
+from nlu.config.sentences import counted
+from nlu.display.console_tables import Header, numbers, print_table, table_of, texts
 
 MOST_LABELS = 30
 MOST_UNKNOWN = 12

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.keys import takes
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.collate import Batch
 from nlu.data.mixture import MixedStore
 from nlu.distillation import keys as schemas

@@ -19,7 +19,7 @@ from nlu.distillation.teacher import KEY, Teacher, load_teachers
 from nlu.methods.method import Autocast, Context
 from nlu.methods.plain import forward_terms
 from nlu.models.encoder import Encoded, Encoder, Inside
-from nlu.models.pruned_heads import PRUNED_HEADS
+from nlu.models.formats.smaller_weights import PRUNED_HEADS
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError
-from nlu.config.words import counted, listed
+from nlu.config.sentences import counted, listed
 from nlu.data.dataset import find_file
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.collate import Batch
 from nlu.distillation import keys as schemas
 from nlu.distillation.layers import OfLayers, by_length, number_of, require_all_heads, scaled_products

@@ -8,7 +8,7 @@ from typing import Any
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
-from nlu.config.members import is_mixture
+from nlu.config.mixtures import is_mixture
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import DataError, UserError, keys_called
-from nlu.config.words import listed
+from nlu.config.sentences import listed
 from nlu.data.layouts import Layout, Values
 from nlu.distillation.rules import with_head
 from nlu.inference.locate import locate_all

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from nlu.config.command_keys import Input
 from nlu.config.errors import DataError, UserError
-from nlu.config.inference import Input
 from nlu.config.nearest import nearest
 from nlu.config.targets import build
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8

@@ -16,18 +16,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from nlu.config.command_keys import Evaluate
 from nlu.config.errors import CheckpointError, UserError, keys_called
-from nlu.config.inference import Evaluate
 from nlu.config.schema import Run
+from nlu.config.sentences import counted
 from nlu.config.targets import build
-from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.mixture import own_sets
 from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
-from nlu.display.progress import Progress, bars
-from nlu.display.scores import draw_scores, print_scores
+from nlu.display.progress_bars import Progress, bars
+from nlu.display.score_figures import draw_scores, print_scores
 from nlu.inference.findings import Findings, find
 from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import Located

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from nlu.config.choices import choice_of
+from nlu.config.command_keys import Export
 from nlu.config.errors import UserError
-from nlu.config.inference import Export
 from nlu.config.targets import TARGET
 from nlu.data.windows import WINDOWS, Lengths
-from nlu.display.tables import metric_text, print_table, table_of
+from nlu.display.console_tables import metric_text, print_table, table_of
 from nlu.inference.cells import require_predicting
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row

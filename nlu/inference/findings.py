@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nlu.config.command_keys import Evaluate
 from nlu.config.errors import UserError
-from nlu.config.inference import Evaluate
 from nlu.data.examples import Examples
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.metrics.bootstrap import Blocks, Intervals, blocks_of, intervals_of_means, metrics_of
 from nlu.metrics.calibration import AreaScorer, Bin, CalibrationScorer
 from nlu.metrics.classes import ConfusionScorer

@@ -20,7 +20,7 @@ from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.order import evaluation_batches
 from nlu.models.encoders.bert import Bert
-from nlu.models.pruned_heads import Heads
+from nlu.models.formats.smaller_weights import Heads
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task, comparing_loss
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from nlu.config.command_keys import PRECISIONS
 from nlu.config.errors import DataError, UserError
-from nlu.config.inference import PRECISIONS
-from nlu.config.words import counted, one_of
+from nlu.config.sentences import counted, one_of
 from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nlu.config.addresses import is_object
 from nlu.config.errors import UserError
-from nlu.config.members import names_of
+from nlu.config.mixtures import names_of
 from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
 from nlu.storage.copies import complete, records_of

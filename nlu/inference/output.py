@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from nlu.config.command_keys import STANDARD
 from nlu.config.errors import UserError
-from nlu.config.inference import STANDARD
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.storage.access import stat
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json

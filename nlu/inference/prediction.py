@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from nlu.config.command_keys import STANDARD, Predict
 from nlu.config.console import leave_output
 from nlu.config.errors import UserError, keys_called
-from nlu.config.inference import STANDARD, Predict
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
-from nlu.display.progress import Bar, Progress
+from nlu.display.progress_bars import Bar, Progress
 from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
 from nlu.inference.columns import originals_for
 from nlu.inference.locate import Located

@@ -22,7 +22,7 @@ from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import Linear
 from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import KeptMemory, by_parts

@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import yaml
 
+from nlu.config.command_keys import Prune
 from nlu.config.errors import CheckpointError, UserError
-from nlu.config.inference import Prune
-from nlu.config.members import own_name
+from nlu.config.mixtures import own_name
 from nlu.config.schema import Run
 from nlu.config.targets import build
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
-from nlu.display.progress import Progress
-from nlu.display.tables import metric_text, numbers, print_table, table_of
+from nlu.display.console_tables import metric_text, numbers, print_table, table_of
+from nlu.display.progress_bars import Progress
 from nlu.inference.evaluation import sample
 from nlu.inference.importance import (
     importances,
@@ -33,7 +33,7 @@ from nlu.inference.locate import LABELS, Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.pruned_heads import PRUNED_HEADS, Heads, as_written, kept_heads, without_heads
+from nlu.models.formats.smaller_weights import PRUNED_HEADS, Heads, as_written, kept_heads, without_heads
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
 from nlu.runs import logs

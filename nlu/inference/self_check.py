@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from nlu.config.products import is_strict
-from nlu.config.words import counted
-from nlu.models.layers.linear import Linear
+from nlu.config.mkl import is_strict
+from nlu.config.sentences import counted
+from nlu.models.layers.exact_linear import Linear
 from nlu.models.task_model import TaskModel
 from nlu.runs.provenance import cpu_model
 from nlu.training.precision import NumberFormat

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from nlu.config.command_keys import STANDARD
 from nlu.config.errors import DataError, UserError
-from nlu.config.inference import STANDARD
-from nlu.config.words import counted, shortened, show_as
+from nlu.config.sentences import counted, shortened, show_as
 from nlu.data.dataset import find_file
 from nlu.data.labels import applies
 from nlu.data.layouts import Values

@@ -26,10 +26,8 @@ from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
 from nlu.metrics.thresholds import SETTING, is_setting
-from nlu.models.adapter import Adapter
-from nlu.models.composite import of_head
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import Adapter, TaskModel, of_head
 from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import SCORE
 from nlu.storage.settle import copy_whole

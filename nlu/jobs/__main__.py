@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nlu.config.entry.command import Parser, at_least, run_command
+from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(rows: "Sequence[Listed]") -> None:
-    from nlu.config.words import path_text
-    from nlu.display.tables import Column, fitted, print_table
+    from nlu.config.sentences import path_text
+    from nlu.display.console_tables import Column, fitted, print_table
 
     def texts(name: str) -> list[str]:
         return [getattr(row, name) for row in rows]
@@ -118,14 +118,14 @@ def _print(rows: "Sequence[Listed]") -> None:
 
 
 def _shown(log: str | None) -> str:
-    from nlu.config.words import path_text
+    from nlu.config.sentences import path_text
 
     return "-" if log is None else log if "://" in log else path_text(Path(log))
 
 
 def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "Sequence[Listed]":
     """Return the jobs with these numbers, without any all jobs."""
-    from nlu.config.words import numbered
+    from nlu.config.sentences import numbered
 
     if absent := sorted(set(numbers) - {row.submitted.job.number for row in rows}):
         known = ", ".join(str(row.submitted.job.number) for row in rows)
@@ -138,7 +138,7 @@ def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "Sequence[Liste
 
 
 def _cancel(rows: "Sequence[Listed]") -> int:
-    from nlu.config.words import counted, numbered
+    from nlu.config.sentences import counted, numbered
     from nlu.jobs.listing import queued
     from nlu.jobs.queue import cancel
 
@@ -168,7 +168,7 @@ def _log(row: "Listed") -> int:
 
 def _forget_cut_off(records: "Sequence[Submissions]") -> int:
     """Take jobs for not submitted whose submission was cut off: it is recorded before it is sent, its ticket after."""
-    from nlu.config.words import counted
+    from nlu.config.sentences import counted
 
     count = 0
     for record in records:

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from hydra.core.utils import JobReturn
 
+from nlu.config.sentences import counted, path_text
 from nlu.config.stopping import STOPPED, Stopped
-from nlu.config.words import counted, path_text
-from nlu.display.progress import console
+from nlu.display.progress_bars import console
 from nlu.jobs.queue import JobState, Look, QueuedJob, Ticket, look_at
 
 AWAY_AFTER = 3

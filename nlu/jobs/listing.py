@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.config.words import path_text
+from nlu.config.sentences import path_text
 from nlu.jobs.following import Follower, JobEnd
 from nlu.jobs.queue import JobState, Queue, QueueContext, QueuedJob, cancel, look_at, open_queue
 from nlu.jobs.submissions import Submissions, Submitted, submissions_below

@@ -22,7 +22,7 @@ from typing import Any
 from submitit import LocalExecutor, LocalJob
 
 from nlu.config.errors import UserError
-from nlu.config.words import numbered, path_text
+from nlu.config.sentences import numbered, path_text
 from nlu.jobs.queue import Job, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submitit_jobs import (
     WORK,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.data.opening import Store
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.models.layers.dropout import active
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task

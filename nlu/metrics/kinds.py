@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import Any, ClassVar, Literal, TypedDict
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.sentences import joined_tokens
 from nlu.config.targets import import_target, trust
-from nlu.config.words import joined_tokens
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
 

@@ -35,8 +35,8 @@ class Head(Protocol):
     and the options by keyword. No row may influence the logits of another one. The head receives float32 vectors and
     computes in fp32, outside autocast.
 
-    A head that predicts words shares the weight of `encoder.words` through `nlu.models.layers.linear.Tied`. It must not
-    register a module of the encoder as its own: the weights would be saved twice, and averaged once.
+    A head that predicts words shares the weight of `encoder.words` through `nlu.models.layers.exact_linear.Tied`. It
+    must not register a module of the encoder as its own: the weights would be saved twice, and averaged once.
 
     A head with the attribute `drops` = True has its own dropout of pooled vectors, so that it gets them without.
     """

@@ -22,7 +22,7 @@ class Transformer:
     gradient_checkpointing: bool = False
     """Compute each layer again in the backward pass instead of keeping its tensors, which takes less memory and more
     time; false = off."""
-    rules_of_config: ClassVar[str] = "nlu.models.rules.encoder_problems"
+    rules_of_config: ClassVar[str] = "nlu.models.model_rules.encoder_problems"
 
 
 @dataclass(kw_only=True)
@@ -143,7 +143,7 @@ class Re2(OverWords):
     """Number of convolutions in a block, each over 3 tokens."""
     dropout: Probability = 0.2
     """Dropout rate inside blocks; 0 = off."""
-    rules_of_config: ClassVar[str] = "nlu.models.rules.pair_problems"
+    rules_of_config: ClassVar[str] = "nlu.models.model_rules.pair_problems"
 
 
 @dataclass(kw_only=True)
@@ -206,7 +206,7 @@ class CrfHead:
 class TransformersHead:
     """The classifier or tagger that transformers has for the architecture of the encoder."""
 
-    rules_of_config: ClassVar[str] = "nlu.models.rules.head_of_transformers_problems"
+    rules_of_config: ClassVar[str] = "nlu.models.model_rules.head_of_transformers_problems"
 
 
 @dataclass(kw_only=True)

@@ -13,8 +13,7 @@ from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
 from nlu.optim import keys as schemas
 from nlu.optim.apex import ApexAdamW, require_kernels
-from nlu.optim.optimizer import named_parameters
-from nlu.optim.update import FusedAdamW
+from nlu.optim.optimizer import FusedAdamW, named_parameters
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.optim.update import FusedAdamW
+from nlu.optim.optimizer import FusedAdamW
 
 KERNELS = "amp_C"
 """the module with the compiled kernels, which apex lacks if it was built without them"""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.config.words import path_text
-from nlu.display.tables import numbers, print_table, table_of, texts
+from nlu.config.sentences import path_text
+from nlu.display.console_tables import numbers, print_table, table_of, texts
 from nlu.reports.runs import CONFIG, LOCK, RESULT, RunRecord, is_run, parts
 from nlu.runs.freeing import reason_without_best, size_of
 from nlu.storage.locks import Locked, hold_lock

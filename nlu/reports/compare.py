@@ -14,12 +14,12 @@ from nlu.config.choices import RUN, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.resolving import resolve
 from nlu.config.schema import flat
-from nlu.config.words import counted, listed, path_text
-from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
+from nlu.config.sentences import counted, listed, path_text
+from nlu.display.console_tables import metric_text, numbers, print_table, table_of, texts, value_text
 from nlu.reports.flips import Flip, Flips, adjusted, compare, text_of
+from nlu.reports.run_table import FACTS, Configuration, Spread, identity_of, missing_folds, rows_of, spreads_of
+from nlu.reports.run_table import table_of as table_of_runs
 from nlu.reports.runs import RUN_KEYS, RunRecord, find_runs, saved_config
-from nlu.reports.table import FACTS, Configuration, Spread, identity_of, missing_folds, rows_of, spreads_of
-from nlu.reports.table import table_of as table_of_runs
 from nlu.runs.predictions import kept_sets
 
 MAX_TEXT = 100

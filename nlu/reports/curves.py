@@ -12,14 +12,14 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.display.comparison import KeptScores
-from nlu.display.figures import Curve, Drawing, Points, best_of, points_of, rows_of_run, sample_of
+from nlu.display.curve_figures import Curve, Drawing, Points, best_of, points_of, rows_of_run, sample_of
+from nlu.display.score_figures import KeptScores
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_of
-from nlu.reports.columns import labels_of
+from nlu.reports.differing_keys import labels_of
+from nlu.reports.run_table import Configuration, lower_is_better, spread_of
 from nlu.reports.runs import RunRecord, metric_of
-from nlu.reports.table import Configuration, lower_is_better, spread_of
 from nlu.runs.predictions import Predictions, kept_sets, predictions_of
 from nlu.runs.records import SCALARS, TRAIN, VALID, Cell
 from nlu.tracking.tracker import OF_SUMMARY

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from nlu.config.errors import DataError
-from nlu.config.words import joined_tokens, shortened
+from nlu.config.sentences import joined_tokens, shortened
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of

@@ -16,7 +16,7 @@ import yaml
 from nlu.config.choices import RUN, target_of, targets_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import facts_of
-from nlu.config.members import own_name
+from nlu.config.mixtures import own_name
 from nlu.config.schema import flat
 from nlu.config.targets import TARGET
 from nlu.runs.logs import LOG, End, end_of

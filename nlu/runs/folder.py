@@ -13,10 +13,10 @@ import yaml
 from nlu.config.errors import UserError
 from nlu.config.redaction import without_secrets
 from nlu.config.schema import flat, has_effect, num_repeats
-from nlu.config.words import listed
+from nlu.config.sentences import listed
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.freeing import LOCK
-from nlu.runs.mirrored import NOTE, OUTBOX
+from nlu.runs.mirror_files import NOTE, OUTBOX
 from nlu.runs.takeover import make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
@@ -34,7 +34,7 @@ SUBMISSION = (".submitted", ".submitit")
 ROWS = "rows"
 """folder of the rows that a program gave to `nlu.fit`, written before the run begins"""
 REPEATS = ("fold-*", "seed-*")
-"""folders of the runs for each fold and seed, in the folder of the configuration (`nlu.training.repeats`)"""
+"""folders of the runs for each fold and seed, in the folder of the configuration (`nlu.training.experiment`)"""
 SAME_IN_RESUME = (
     "seed", "data.*", "tokenizer.*", "model.*", "folds.*", "trainer.batch_size", "trainer.batch_tokens",
     "trainer.accumulation", "trainer.bucket_batches", "trainer.window_rows", "trainer.eval_rows",

@@ -1,6 +1,7 @@
 """Checkpoints that a run does not keep after its end, and why; their sizes, and their removal.
 
-Nothing heavy is imported, since reports read the reasons. `nlu.runs.mirrored.free_mirror` does the same in a bucket.
+Nothing heavy is imported, since reports read the reasons. `nlu.runs.mirror_files.free_mirror` does the same in a
+bucket.
 """
 
 import re

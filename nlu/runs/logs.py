@@ -17,8 +17,8 @@ from typing import Literal
 from nlu.config.console import traceback_of
 from nlu.config.errors import UserError
 from nlu.config.redaction import hide
-from nlu.config.words import with_origins
-from nlu.display.progress import console, on_terminal
+from nlu.config.sentences import with_origins
+from nlu.display.progress_bars import console, on_terminal
 
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"

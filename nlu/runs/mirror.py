@@ -17,7 +17,7 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.runs.freeing import RESULT
 from nlu.runs.logs import end_stays_last, record_end
-from nlu.runs.mirrored import KEY, OUTBOX, TRIES, Note, Version, bring, has_begun, require_own_run, versions
+from nlu.runs.mirror_files import KEY, OUTBOX, TRIES, Note, Version, bring, has_begun, require_own_run, versions
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import (
     FOLDER,

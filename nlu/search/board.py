@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.search import resources
 from nlu.search.channel import COMPLETE
 from nlu.search.plan import Plan

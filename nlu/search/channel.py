@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nlu.config import stopping
 from nlu.config.entry.grid import is_submitted
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
-from nlu.config.placement import placement
+from nlu.jobs.placement import placement
 from nlu.jobs.requeue import time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.jobs.listing import cancel_jobs, latest
 from nlu.jobs.submissions import Submissions
 from nlu.jobs.waiting import give_up

@@ -20,7 +20,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import has_effect
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
-from nlu.runs.mirrored import bring_back
+from nlu.runs.mirror_files import bring_back
 from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from nlu.config.errors import UserError
 from nlu.runs.freeing import free
-from nlu.runs.mirrored import free_mirror
+from nlu.runs.mirror_files import free_mirror
 from nlu.search.steps import best_trial
 from nlu.storage.locks import Locked
 from nlu.storage.refusals import Unreachable

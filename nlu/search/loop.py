@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.runs.mirror import Mirror
 from nlu.search import steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when

@@ -19,7 +19,7 @@ from nlu.config.checks.faults import choice_problem
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
-from nlu.config.members import own_name
+from nlu.config.mixtures import own_name
 from nlu.config.redaction import without_secrets
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.schema import flat, has_effect

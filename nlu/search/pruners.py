@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.checks.values import show
+from nlu.config.checks.validate import show
 from nlu.config.nearest import hint
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.steps import best_so_far

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nlu.config.checks.values import value_problem
+from nlu.config.checks.validate import value_problem
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
+from nlu.config.sentences import counted
 from nlu.config.types import Duration
-from nlu.config.words import counted
 from nlu.search.pruners import HYPERBAND, KEY, NAMES, NONE, Bracket, brackets, problem_of
 from nlu.search.schedulers.asha import rungs
 from nlu.search.schedulers.scheduler import FREEZE_THAW, PAUSING, first_decision

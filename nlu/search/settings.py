@@ -9,8 +9,8 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.addresses import address_problems
-from nlu.config.checks.reading import read_override
-from nlu.config.checks.values import show, value_problem
+from nlu.config.checks.validate import show, value_problem
+from nlu.config.command_line import read_override
 from nlu.config.entry.grid import run_dir_problems
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint

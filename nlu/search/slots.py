@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from nlu.config import stopping
 from nlu.config.entry.grid import raised_in
 from nlu.config.errors import UserError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.jobs import waiting
 from nlu.jobs.listing import Listed, open_jobs
 from nlu.jobs.queue import JobRefused

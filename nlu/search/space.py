@@ -24,7 +24,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
 )
 
-from nlu.config.checks.reading import PRIOR, grammar_problem, quoted
+from nlu.config.command_line import PRIOR, grammar_problem, quoted
 from nlu.search.schedulers.encoding import contains
 
 

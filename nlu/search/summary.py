@@ -13,9 +13,9 @@ from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError, print_error
 from nlu.config.schema import Trainer
-from nlu.config.words import path_text
+from nlu.config.sentences import path_text
 from nlu.display.canvas import save_figure
-from nlu.display.tables import print_table
+from nlu.display.console_tables import print_table
 from nlu.search.channel import OUTCOME, worked_s
 from nlu.search.figures import TITLES, draw_figures, write_search_page
 from nlu.search.steps import best_so_far, best_trial, is_paused

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import counted, listed
-from nlu.display.progress import format_time
-from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
+from nlu.config.sentences import counted, listed
+from nlu.display.console_tables import Column, count_text, fitted, metric_text, print_table, value_text
+from nlu.display.progress_bars import format_time
 from nlu.storage.files import write_text
 
 STATE_ORDER = ("complete", "paused", "pruned", "failed", "running", "waiting")

@@ -23,8 +23,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import nlu
+from nlu.config.command_keys import Serve
 from nlu.config.errors import OutOfMemory, UserError
-from nlu.config.inference import Serve
 from nlu.data.layouts import Values
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts

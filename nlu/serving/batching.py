@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.layouts import Values
 from nlu.inference.predictor import Predictor
 

@@ -5,9 +5,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
-from nlu.config.inference import Serve
-from nlu.config.variables import name_of
+from nlu.config.redaction import name_of
 
 TOKEN = name_of("nlu.serve", "token")
 """the environment variable with the token that clients must send as `Authorization: Bearer ...`"""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
-from nlu.config.inference import Serve
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.inference.cells import text_of
 from nlu.inference.loaded import Loaded
 from nlu.inference.source import alternatives_of

@@ -8,7 +8,7 @@ from annotated_types import Len
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 
-from nlu.config.inference import Serve
+from nlu.config.command_keys import Serve
 from nlu.data.layouts import Values
 from nlu.inference.cells import Columns, columns_of
 from nlu.inference.source import alternatives_of, values_of

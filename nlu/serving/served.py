@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlu.config.command_keys import Serve
 from nlu.config.errors import CheckpointError
-from nlu.config.inference import Serve
 from nlu.inference.locate import LABELS, Located, locate
 from nlu.inference.predictor import Predictor
 from nlu.inference.source import alternatives_of

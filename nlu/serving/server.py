@@ -7,7 +7,7 @@ import socket
 
 import uvicorn
 
-from nlu.config.inference import Serve
+from nlu.config.command_keys import Serve
 from nlu.inference.source import alternatives_of, either
 from nlu.runs import logs
 from nlu.serving.application import Application

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nlu.config.addresses import is_object
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import path_text, show_as
+from nlu.config.sentences import path_text, show_as
 from nlu.storage.cache import cache_dir, text_digest, unwritable
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.locks import hold_lock

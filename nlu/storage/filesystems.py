@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
-from nlu.config.variables import ENDPOINT, PLACE, PREFIXES, name_of
+from nlu.config.redaction import ENDPOINT, PLACE, PREFIXES, name_of
 from nlu.storage.places import Place
 
 ENDPOINT_OF_ALL, OWN_ENDPOINTS = name_of("oss", ENDPOINT), name_of("oss", PLACE)

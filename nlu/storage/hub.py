@@ -13,8 +13,8 @@ from typing import Any
 
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
+from nlu.config.redaction import ENDPOINT, name_of
 from nlu.config.resolving import first_line
-from nlu.config.variables import ENDPOINT, name_of
 from nlu.storage.places import check_digest
 from nlu.storage.refusals import Unreachable
 

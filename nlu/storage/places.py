@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from nlu.config.addresses import OBJECTS, Reference, parse_reference
 from nlu.config.errors import UserError
-from nlu.config.words import with_origins
+from nlu.config.sentences import with_origins
 from nlu.storage.files import read_digest
 
 READ_ONLY = ("http", "https", "hf", "pypi")

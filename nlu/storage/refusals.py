@@ -13,7 +13,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from nlu.config.errors import DataError, Temporary, UserError, causes
-from nlu.config.variables import ENDPOINT, KEY, SECRET, TOKEN, name_of
+from nlu.config.redaction import ENDPOINT, KEY, SECRET, TOKEN, name_of
 from nlu.storage.filesystems import endpoint_of
 from nlu.storage.places import READ_ONLY, Place
 from nlu.storage.temporary import Pauses, retried

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from nlu.config.addresses import is_object, parse_reference
-from nlu.config.checks.values import SHORT_FORMS
+from nlu.config.checks.validate import SHORT_FORMS
 from nlu.config.errors import UserError
 from nlu.config.resolving import first_line
 from nlu.storage.filesystems import filesystem_of

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from nlu.config.addresses import Reference, parse_reference
 from nlu.config.errors import DataError
-from nlu.config.words import show_as
+from nlu.config.sentences import show_as
 from nlu.storage.access import Asking, FileInfo, files, stat
 from nlu.storage.cache import Entry, file_digest
 from nlu.storage.filesystems import filesystem_of

@@ -7,7 +7,7 @@ jobs describes. Keys in the environment take precedence. Read in ossfs 2025.5: t
 import os
 from typing import Any
 
-from nlu.config.variables import KEY, PLACE, name_of
+from nlu.config.redaction import KEY, PLACE, name_of
 
 ROLE_URI, OWN_KEY = name_of("alibaba cloud", PLACE), name_of("oss", KEY)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlu.config.addresses import parse_reference
 from nlu.config.errors import UserError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.storage.files import write_json
 from nlu.storage.progress import download_progress
 from nlu.storage.tables import TableAddress, connected, service_errors

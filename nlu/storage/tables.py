@@ -18,7 +18,7 @@ from typing import Any
 
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
-from nlu.config.variables import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
+from nlu.config.redaction import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
 from nlu.storage.cache import Entry
 from nlu.storage.progress import download_progress
 from nlu.storage.role_keys import has_role, role_keys

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError
-from nlu.config.words import called, counted, show_as
+from nlu.config.sentences import called, counted, show_as
 from nlu.storage.cache import Entry, file_digest
 from nlu.storage.places import COMPRESSED, plain_name
 

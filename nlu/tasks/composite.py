@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nlu.config.keys import takes
-from nlu.config.members import MEAN
+from nlu.config.mixtures import MEAN
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.models.composite import model_of
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import TaskModel, model_of
 from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, Task
 

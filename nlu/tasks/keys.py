@@ -79,7 +79,7 @@ class OfClasses(Facts):
         "score_queries": ("query_precision", "query_recall", "query_f1"),
     }
     default_metric = "accuracy"
-    rules_of_config = "nlu.tasks.rules.class_problems"
+    rules_of_config = "nlu.tasks.task_rules.class_problems"
 
 
 @dataclass(kw_only=True)
@@ -167,7 +167,7 @@ class Multilabel(Chosen):
         "threshold", "loss",
     )  # fmt: skip
     default_metric = "f1_micro"
-    rules_of_config = "nlu.tasks.rules.threshold_problems"
+    rules_of_config = "nlu.tasks.task_rules.threshold_problems"
     threshold: Fraction | dict[Name, Fraction] | Literal["auto"] | None = None
     """Lowest probability at which a label is predicted; {label: probability}, others 0.5; null = the one with the
     highest micro F1 on the first evaluation set; auto = one by label. These are chosen at each evaluation, reported as
@@ -212,7 +212,7 @@ class PredictsWords(Facts):
     kind = "nlu.metrics.kinds.WordsKind"
     default_metric = "loss"
     lower_is_better = ("loss", "perplexity")
-    rules_of_config = "nlu.tasks.rules.mlm_problems"
+    rules_of_config = "nlu.tasks.task_rules.mlm_problems"
     mask_fraction: Fraction = 0.15
     """Share of the tokens of an example that are predicted."""
     whole_words: bool = True
@@ -256,7 +256,7 @@ class Structbert(WordsAndClass):
     layouts = ("single",)
     target = "nlu.data.targets.SentenceOrder"
     metrics = ("loss", "perplexity", "accuracy", "order_accuracy")
-    rules_of_config = "nlu.tasks.rules.structbert_problems"
+    rules_of_config = "nlu.tasks.task_rules.structbert_problems"
     order_weight: NonNegativeFloat = 1.0
     """Factor of the mean loss of the order: next, previous, or of another document."""
     shuffle_fraction: Probability = 0.05

@@ -16,7 +16,7 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET
 from nlu.runs.folder import CONFIG
 from nlu.training import keys as schemas
-from nlu.training.hardware import instruction_sets
+from nlu.training.precision import instruction_sets
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)

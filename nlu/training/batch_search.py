@@ -15,12 +15,12 @@ import torch
 from nlu.config.errors import OutOfMemory, UserError
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.runs.checkpoint import read_order
 from nlu.runs.folder import repeats_beside
 from nlu.storage.files import read_json, write_json
 from nlu.tasks.task import comparing_loss
-from nlu.training import host_memory
+from nlu.training import memory
 from nlu.training.memory import REMEDY, refused, release
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
@@ -73,12 +73,12 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
     growth = 2 if comparing_loss(stepper.task) is None else 4
     # The processes of a machine grow at the same time.
     here = max(1, ranks.world_size // ranks.nodes)
-    allowed = SHARE * host_memory.of_machine()[0] / here if device.type == "cpu" else float("inf")
+    allowed = SHARE * memory.of_machine()[0] / here if device.type == "cpu" else float("inf")
     found = 0
     with refused(FOR_ONE), progress.task("trainer.batch_size=auto") as bar, torch.random.fork_rng():
         # The place of the two moments of AdamW, which the first update makes.
         moments = [torch.ones(each.shape, device=device) for each in stepper.trained for _ in range(2)]
-        peak = host_memory.Peak() if device.type == "cpu" else None
+        peak = memory.Peak() if device.type == "cpu" else None
         while True:
             bar.description = f"trainer.batch_size=auto: trying {size:,} examples"
             bar.advance()

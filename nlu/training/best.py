@@ -10,7 +10,7 @@ import torch
 
 from nlu.data.examples import Examples
 from nlu.metrics.thresholds import SETTING
-from nlu.optim.update import averaged
+from nlu.optim.optimizer import averaged
 from nlu.runs import summary
 from nlu.runs.checkpoint import held_steps
 from nlu.runs.records import Cell

@@ -12,10 +12,10 @@ import torch
 
 from nlu.config.choices import target_of
 from nlu.config.errors import UserError, keys_called
-from nlu.config.members import MEAN
+from nlu.config.mixtures import MEAN
 from nlu.config.schema import Run
+from nlu.config.sentences import beyond_positions, listed
 from nlu.config.targets import TARGET, build, import_target
-from nlu.config.words import beyond_positions, listed
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
@@ -28,29 +28,25 @@ from nlu.data.seeds import stable_seed
 from nlu.data.targets import Number, Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
-from nlu.display.progress import Progress, bars
+from nlu.display.progress_bars import Progress, bars
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
-from nlu.models.adapter import Adapter
-from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
-from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.formats.sentence_folder import say_what_is_used
+from nlu.models.formats.smaller_weights import with_layers
 from nlu.models.head import wanted_by
 from nlu.models.heads.transformers import head_of_transformers
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import LAYOUT, Adapter, CompositeModel, TaskModel
 from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints, Unsaved
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.composite import Composite, task_of
-from nlu.tasks.task import Task
-from nlu.tasks.undefined import undefined
+from nlu.tasks.task import Task, undefined
 from nlu.training.batch_search import largest_that_fits, size_of_start
 from nlu.training.evaluation import NAMED_ROWS, first_sets
-from nlu.training.inspection import Inspector
-from nlu.training.journal import Journal
+from nlu.training.journal import Inspector, Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
@@ -58,7 +54,7 @@ from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
-from nlu.training.words import is_trimmed, start_words, tokenizing_of
+from nlu.training.word_vectors import is_trimmed, start_words, tokenizing_of
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nlu.config.errors import UserError
-from nlu.config.members import MEAN
+from nlu.config.mixtures import MEAN
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.opening import Store

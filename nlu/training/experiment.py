@@ -1,24 +1,229 @@
-"""The experiment of a command on this rank: one run, or one for each fold and seed."""
+"""The repeats of a configuration, one run for each fold and seed, one after another in their own folders.
 
+A repeat is an ordinary run, with the same bytes as `fold=K seed=S`. The folder above contains the configuration, the
+means over the repeats and the joined predictions of the folds.
+
+The experiment of a command on this rank: one run, or one for each fold and seed.
+"""
+
+import json
 import logging
+import math
+import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 from nlu.config import stopping
 from nlu.config.schema import Run
+from nlu.metrics.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.runs import logs
-from nlu.runs.folder import CONFIG, hold
+from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, write_config
 from nlu.runs.mirror import Mirror, closed_at_the_end
+from nlu.runs.predictions import write_predictions
 from nlu.search.faults import lost_a_peer
+from nlu.storage.files import write_json
 from nlu.training.auto import GROUP, NAME, with_precision
+from nlu.training.memory import release
+from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.repeats import WholeTrial, repeats_of, run_repeats
-from nlu.training.single import run_single
+from nlu.training.single import reason_kept, run_single, write_command
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One fold of one seed: the name of its folder, its configuration, and the overrides that run only this repeat."""
+
+    name: str
+    config: Run
+    overrides: list[str]
+
+
+def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
+    """Return the repeats of a configuration, by seed and then by fold; none if it is a single run."""
+    if config.num_repeats == 1:
+        return []
+    folds, seeds = config.folds_to_run, range(config.seed, config.seed + config.seeds)
+    repeats = []
+    for seed in seeds:
+        for number in folds:
+            named = {"seed": seed if len(seeds) > 1 else None, "fold": number if len(folds) > 1 else None}
+            name = "-".join(f"{key}-{value}" for key, value in named.items() if value is not None)
+            own = {"seed": seed, "seeds": 1, "fold": number}
+            written = [f"{key}={'null' if value is None else value}" for key, value in own.items()]
+            repeats.append(Repeat(name, config.repeat(seed=seed, fold=number), [*overrides, *written]))
+    return repeats
+
+
+class WholeTrial(Trial, Protocol):
+    """The trial of a search, as seen by the repeats of its configuration."""
+
+    def end_part(self, examples: int, value: float) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all.
+
+        `value` is the mean of the best values of all that have ended.
+        """
+
+
+class RunningMean:
+    """Reports to a trial the mean over its repeats: the best values of finished ones and the current value."""
+
+    def __init__(self, trial: WholeTrial | None):
+        """`trial`: on rank 0. The others only count, and never ask it."""
+        self.asked_to_prune = False
+        self._trial = trial
+        self._heard = False
+        self._values: list[float] = []
+        self._examples = 0
+
+    @property
+    def _of_first(self) -> WholeTrial:
+        assert self._trial is not None, "only rank 0 asks the trial"
+        return self._trial
+
+    def report(self, examples: int, value: float) -> bool:
+        """Report an evaluation of the running repeat; returns whether the trial should be pruned."""
+        mean = statistics.fmean([*self._values, value])
+        self.asked_to_prune, self._heard = self._of_first.report(self._examples + examples, mean), True
+        return self.asked_to_prune
+
+    def pauses(self, examples: int) -> bool:
+        """Return whether the trial is paused; after the first repeat this is only decided between two of them."""
+        return not self._values and self._of_first.pauses(examples)
+
+    def pauses_between(self) -> bool:
+        """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
+        self._of_first.end_part(self._examples, statistics.fmean(self._values))
+        return self._of_first.pauses(self._examples)
+
+    def ask_again(self, result: dict[str, Any]) -> None:
+        """Report again the end of a repeat that an earlier process has run, from its result.json."""
+        if not self._heard:
+            self.report(result["examples"], _last_value(result))
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Add a finished repeat, from its result.json."""
+        best = result["best"]["value"]
+        self._values.append(math.nan if best is None else best)
+        self._examples += result["examples"]
+        self._heard = False
+
+
+def _last_value(result: dict[str, Any]) -> float:
+    best = result["best"]
+    # The trial gets the scores that were computed while training.
+    last = result["sample"]["last"] if "sample" in result else result["last"][best["set"]][best["metric"]]
+    return math.nan if last is None else last
+
+
+def run_repeats(
+    repeats: list[Repeat],
+    config: Run,
+    run_dir: Path,
+    overrides: list[str],
+    ranks: Ranks,
+    trial: WholeTrial | None,
+    after_save: Callable[[], None] = lambda: None,
+) -> int:
+    """Run the repeats that are not finished yet, then write their joint result; returns the exit status.
+
+    A pruned trial keeps its finished repeats, without joined predictions. With `trainer.stop_after` each repeat is
+    trained to the end of this stage, and the joint result is written once all are finished.
+    """
+    mean = RunningMean(trial) if config.trial is not None else None
+    with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as known:
+        # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
+        ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
+        if ranks.from_first((run_dir / "result.json").is_file()):
+            for folder in (run_dir, *(run_dir / repeat.name for repeat in repeats)) if ranks.is_first else ():
+                if (folder / CONFIG).is_file():
+                    keep_note(folder, config.note)
+            log.info("the runs in %s are finished; nothing was done", run_dir)
+            return 0
+        known.enter_context(reason_kept(run_dir, ranks))
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            # Only when the first repeat is built: a mistake that shows while it is built must leave no folder behind.
+            if not begun and ranks.is_first:
+                write_config(run_dir, config.to_config())
+                write_command(run_dir, config, overrides, ranks)
+            begun = True
+
+        done: list[Repeat] = []
+        is_unfinished = False
+        for repeat in repeats:
+            if repeat is not repeats[0]:
+                # Models of earlier repeats refer to themselves in cycles.
+                release(ranks.device)
+            status = run_single(
+                repeat.config,
+                run_dir / repeat.name,
+                repeat.overrides,
+                ranks,
+                # As for a single run, only rank 0 has one.
+                trial=mean if ranks.is_first else None,
+                before_training=begin,
+                after_save=after_save,
+            )
+            if begun:
+                # `run_single` has directed the log to the folder of the repeat.
+                logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
+            if status:
+                return status
+            if not ranks.from_first((run_dir / repeat.name / "result.json").is_file()):
+                # The end of its stage; that of the others comes at the same place.
+                is_unfinished = True
+                continue
+            done.append(repeat)
+            result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
+            log.info("%s", _line(repeat, result))
+            if mean:
+                if ranks.is_first:
+                    mean.ask_again(result)
+                mean.add(result)
+            if repeat is not repeats[-1]:
+                pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
+                if ranks.from_first(pruned):
+                    break
+                if mean and ranks.from_first(mean.pauses_between() if ranks.is_first else None):
+                    return stopping.exit_code()
+        if ranks.is_first and not is_unfinished:
+            _write_result(config, run_dir, done, len(repeats))
+    return 0
+
+
+def _line(repeat: Repeat, result: dict[str, Any]) -> str:
+    best = result["best"]
+    pruned = ", pruned" if result["pruned"] else ""
+    value = "not a number" if best["value"] is None else f"{best['value']:.4f}"
+    return f"{repeat.name}: {best['set']} {best['metric']} {value} at step {best['step']:,}{pruned}"
+
+
+def _result(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+
+
+def _write_result(config: Run, run_dir: Path, done: list[Repeat], wanted: int) -> None:
+    """Write the joined predictions of the folds of each seed, if all exist, and result.json last."""
+    summary = summarise({repeat.name: _result(run_dir / repeat.name) for repeat in done})
+    summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config.seed, "seeds": config.seeds}
+    joined: dict[str, object] = {}
+    if config.folds.count is not None and config.fold is None and not summary["pruned"]:
+        for seed in dict.fromkeys(repeat.config.seed for repeat in done):
+            folders = [run_dir / repeat.name for repeat in done if repeat.config.seed == seed]
+            held_out = join_folds(folders)
+            name = OUT_OF_FOLD if config.seeds == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
+            write_predictions(run_dir / "predictions" / f"{name}.jsonl", held_out.header, held_out.records())
+            joined[str(seed)] = held_out.metrics
+    write_json(run_dir / "result.json", {**summary, "out_of_fold": joined or None})
 
 
 def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:

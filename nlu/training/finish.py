@@ -8,9 +8,9 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
-from nlu.display.figures import draw_lengths, draw_run
+from nlu.display.curve_figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
-from nlu.optim.update import averaged
+from nlu.optim.optimizer import averaged
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nlu.config.keys import takes
 from nlu.training import keys as schemas
-from nlu.training.hardware import instruction_sets
+from nlu.training.precision import instruction_sets
 
 GROWTH, BACKOFF = 2.0, 0.5
 _FAST = ("avx512_fp16", "amx_fp16", "asimdhp")

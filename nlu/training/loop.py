@@ -9,13 +9,13 @@ from collections import deque
 
 from nlu.config import stopping
 from nlu.data.building import gc_frozen
-from nlu.optim.update import set_learning_rate
+from nlu.optim.optimizer import set_learning_rate
 from nlu.tasks.task import comparing_loss
 from nlu.training.best import evaluate, is_paused, is_to_be_pruned
 from nlu.training.meter import Meter, log_window
 from nlu.training.parts import Training
-from nlu.training.result import Step
-from nlu.training.saving import save_last
+from nlu.training.passes import Step
+from nlu.training.resuming import save_last
 
 
 @gc_frozen()

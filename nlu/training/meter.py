@@ -8,7 +8,7 @@ from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell
 from nlu.runs.state import Window
 from nlu.training.memory import peak_mb
 from nlu.training.parts import Training
-from nlu.training.result import StepResult
+from nlu.training.passes import StepResult
 
 log = logging.getLogger(__name__)
 

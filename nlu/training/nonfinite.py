@@ -1,4 +1,6 @@
-"""A step whose loss or gradient is not finite, or whose loss is too large: its rows, and where that began.
+"""PyTorch's anomaly detection, as an error that names the operation whose gradient is NaN.
+
+A step whose loss or gradient is not finite, or whose loss is too large: its rows, and where that began.
 
 Nothing here runs in a healthy step. Nothing was updated, so the passes of the step can be repeated.
 
@@ -17,13 +19,32 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.examples import Examples
 from nlu.methods.method import Scale
 from nlu.optim.optimizer import named_parameters
 from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
 from nlu.training.passes import Passes, Share
+
+
+@contextmanager
+def detecting(number: int) -> Iterator[None]:
+    """Stop the backward passes of step `number` in the block at the first operation that returns NaN.
+
+    Raises UserError with its name; torch warns with the traceback of the call that ran it. Numbers do not change.
+    """
+    try:
+        with torch.autograd.set_detect_anomaly(True, check_nan=True):
+            yield
+    except RuntimeError as error:
+        if "returned nan values" not in str(error):
+            raise
+        raise UserError(
+            f"the gradient becomes NaN in the backward pass of step {number}, and nothing was updated: {error} The "
+            "traceback above is that of the call in the forward pass"
+        ) from error
+
 
 SHOWN_ROWS = 8
 SHOWN_TEXTS = 3

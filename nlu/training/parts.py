@@ -13,8 +13,8 @@ from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.data.sampling import sampled
-from nlu.display.progress import Progress
-from nlu.models.composite import model_of
+from nlu.display.progress_bars import Progress
+from nlu.models.task_model import model_of
 from nlu.optim.schedules import Schedule
 from nlu.runs.checkpoint import Checkpoints, OrderKey
 from nlu.runs.records import Table
@@ -23,8 +23,7 @@ from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.due import Due
 from nlu.training.evaluation import Evaluator, Scored, decisive
-from nlu.training.inspection import Inspector
-from nlu.training.journal import Journal
+from nlu.training.journal import Inspector, Journal
 from nlu.training.ordering import AnyOrder
 from nlu.training.step import Stepper
 

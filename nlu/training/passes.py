@@ -1,4 +1,8 @@
-"""The forward and backward passes of a step: this rank's rows of each micro-batch, and their gradient.
+"""Buffers that passes change and checkpoints contain, such as the running statistics of batch norm.
+
+A step that was handed to the device, and its numbers once they have arrived.
+
+The forward and backward passes of a step: this rank's rows of each micro-batch, and their gradient.
 
 The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
 The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
@@ -8,7 +12,7 @@ they can be run again.
 Axes: B examples of a micro-batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +29,86 @@ from nlu.models.layers.dropout import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
-from nlu.training.buffers import Buffers
 from nlu.training.memory import is_out_of_memory, release
 from nlu.training.parallel import Parallel
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
+from nlu.training.ranks import Ranks
+
+
+class Buffers:
+    """The buffers of some modules. Without any, which is usual, nothing is done."""
+
+    def __init__(self, modules: Sequence[nn.Module], ranks: Ranks):
+        self._ranks = ranks
+        self._kept: dict[int, list[Tensor]] = {}
+        """those before the last step and the one before it, which an accelerator may still compute, by number"""
+        self.owners = [
+            (module, name)
+            for root in modules
+            for module in root.modules()
+            for name in module._buffers
+            # The others are constants, which no checkpoint contains.
+            if name not in module._non_persistent_buffers_set and module._buffers[name] is not None
+        ]
+
+    @property
+    def _now(self) -> list[Tensor]:
+        # Looked up each time, since a module may put another tensor in the place of a buffer.
+        return [getattr(module, name) for module, name in self.owners]
+
+    @torch.no_grad()
+    def begin(self, number: int) -> None:
+        """Begin the passes of step `number`; if they have begun before, the buffers are put back as they were then."""
+        for buffer, before in zip(self._now, self._kept.get(number, self._now), strict=True):
+            buffer.copy_(before)
+        self._kept = {step: kept for step, kept in self._kept.items() if abs(step - number) <= 1}
+        self._kept[number] = [buffer.clone() for buffer in self._now]
+
+    @torch.no_grad()
+    def make_equal(self) -> None:
+        """Give all ranks the buffers of rank 0, after each step. Every rank must call it."""
+        for buffer in self._now:
+            self._ranks.take_first(buffer)
+
+
+@dataclass
+class Step:
+    """A step that was handed to the device; on an accelerator its numbers arrive later."""
+
+    number: int
+    """from 1"""
+    part: Examples
+    micro_batches: list[np.ndarray]
+    """the examples of this rank"""
+    epoch: int
+    scale: Scale
+    """the factor of the sum of each term, for the gradients of this rank"""
+    counts: dict[str, int]
+    """the rows of each term in the step, over all ranks"""
+    stop: bool
+    """whether any rank was asked to stop"""
+    numbers: Tensor
+    """on the host: the sum of each term, the norm of the gradient and, if there is one, the loss scale"""
+    arrived: torch.cuda.Event | None
+
+
+@dataclass
+class StepResult:
+    """The numbers of one step, over all ranks."""
+
+    number: int
+    sums: dict[str, float]
+    """the sum of each term"""
+    counts: dict[str, int]
+    loss: float
+    gnorm: float
+    """the norm of the gradient before clipping, without the loss scale"""
+    clipped: bool
+    loss_scale: float | None = None
+    """the loss scale, if the precision has one"""
+    skipped: bool = False
+    """whether the gradient overflowed, so that nothing was updated"""
 
 
 @dataclass(frozen=True)

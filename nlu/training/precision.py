@@ -1,10 +1,14 @@
-"""Number formats: the contract of the group `precision`, and fp32 and bf16, which need no loss scale.
+"""What this machine computes fast: the instruction sets of its processor.
+
+Number formats: the contract of the group `precision`, and fp32 and bf16, which need no loss scale.
 
 Weights, gradients and the optimizer's state stay fp32.
 """
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -12,6 +16,21 @@ from torch import Tensor
 
 from nlu.config.keys import takes
 from nlu.training import keys as schemas
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def instruction_sets() -> frozenset[str]:
+    """Return the names of the processor's instruction sets as Linux gives them, such as avx2; empty if unknown."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    # x86 calls them flags, Arm features.
+    names = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(names, []))
+
 
 _WITHOUT_BF16 = ("NO AVX", "AVX2")
 """torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""

@@ -28,10 +28,10 @@ import torch
 from nlu.config import stopping
 from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
-from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
 from nlu.config.stopping import end_with
 from nlu.config.targets import trust, trusted
+from nlu.jobs.placement import Placement, placement
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
 from nlu.runs.freeing import LOCK

@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.config.placement import placement, reachable
-from nlu.display import terminal
-from nlu.display.breakpoints import breakpoints
+from nlu.display import debugger
+from nlu.display.debugger import breakpoints
+from nlu.jobs.placement import placement, reachable
 from nlu.runs.provenance import usable_cores
 from nlu.search.faults import ProcessLost, lost_a_peer
 
@@ -146,7 +146,7 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     # it is part of the saved state's `machine`.
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
-    timeout = TIMEOUT_AT_TERMINAL if terminal.is_ours() else timedelta(minutes=timeout_min)
+    timeout = TIMEOUT_AT_TERMINAL if debugger.is_ours() else timedelta(minutes=timeout_min)
     store, rank, world_size = next(
         dist.rendezvous(reachable(place.meeting), place.rank, place.world_size, timeout=timeout)
     )

@@ -1,21 +1,24 @@
-"""One run in one folder, on this rank: from its validated configuration to result.json."""
+"""Why a run ends before it is complete, as its log keeps it.
+
+One run in one folder, on this rank: from its validated configuration to result.json.
+"""
 
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 
 from nlu.config import stopping
-from nlu.config.errors import OutOfMemory
+from nlu.config.errors import OutOfMemory, UserError
 from nlu.config.schema import Run
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data.facts import describe, lines
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced
-from nlu.runs.folder import checkpoint_to_continue, hold, keep_note, write_config
+from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import (
@@ -30,18 +33,41 @@ from nlu.runs.records import (
 )
 from nlu.runs.state import Throughput, Window
 from nlu.runs.takeover import is_taken, make_own
+from nlu.search.faults import lost_a_peer
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
-from nlu.training.ending import reason_kept
 from nlu.training.loop import train
 from nlu.training.memory import REMEDY, is_out_of_memory
 from nlu.training.nonfinite import AboveMaxLoss, NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
-from nlu.training.saving import save_last, trained_parts
+from nlu.training.resuming import save_last, trained_parts
+
+
+@contextmanager
+def reason_kept(run_dir: Path, ranks: Ranks) -> Iterator[None]:
+    """Write why the block ends early into the log of the run in this folder, which this process holds.
+
+    A run that has not begun has no log yet. Each rank writes into its own log.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if (run_dir / CONFIG).is_file():
+            is_stop = isinstance(error, KeyboardInterrupt)
+            is_lost = not is_stop and lost_a_peer(error)
+            if is_stop or (is_lost and stopping.received()):
+                logs.record_end(run_dir, stopping.sentence(), ranks.rank, level=logs.STOPPED)
+            elif is_lost:
+                logs.record_end(run_dir, UserError(f"another rank has ended or did not answer ({error})"), ranks.rank)
+            else:
+                assert isinstance(error, Exception)
+                logs.record_end(run_dir, error, ranks.rank)
+        raise
+
 
 log = logging.getLogger(__name__)
 

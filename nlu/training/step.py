@@ -11,18 +11,16 @@ from torch import Tensor, nn
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
-from nlu.optim.optimizer import named_parameters
-from nlu.optim.update import follow, update
+from nlu.optim.optimizer import follow, named_parameters, update
 from nlu.tasks.task import Task
 from nlu.training import nonfinite
-from nlu.training.anomaly import detecting
-from nlu.training.inspection import Inspector
+from nlu.training.journal import Inspector
 from nlu.training.memory import divided, more_pieces
+from nlu.training.nonfinite import detecting
 from nlu.training.parallel import Parallel
-from nlu.training.passes import Passes
+from nlu.training.passes import Passes, Step, StepResult
 from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
-from nlu.training.result import Step, StepResult
 
 
 @dataclass

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.validate import problems
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
-from nlu.config.entry.flags import read_command_line
+from nlu.config.command_line import read_command_line
 from nlu.config.resolving import resolve
 from nlu.config.scoring import on_run, scored_sets
 from tests.composing import composed
@@ -99,7 +99,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NLU_DATA", "nowhere")
     # Which trackers are installed here has nothing to do with what composes.
-    monkeypatch.setattr("nlu.config.checks.rules.find_spec", lambda name: object())
+    monkeypatch.setattr("nlu.config.checks.between_groups.find_spec", lambda name: object())
     return Composer()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlu.config.entry.flags import short_form
+from nlu.config.command_line import short_form
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from unittest import mock
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
+from nlu.config.command_line import read_command_line
 from nlu.config.compose import compose_job
 from nlu.config.entry.app import checked_composition, hydra_of
-from nlu.config.entry.flags import read_command_line
 from nlu.config.errors import UserError
 
 VALID = ["name=a", "task=classify"]

@@ -22,7 +22,7 @@ def in_a_thread_and_then_here(arguments: object) -> int:
 
 def test_a_traceback_of_a_thread_or_of_the_process_holds_no_password_of_an_address():
     script = (
-        "from nlu.config.entry.command import run_command\n"
+        "from nlu.config.console import run_command\n"
         "from tests.config.test_console import in_a_thread_and_then_here\n"
         "run_command(in_a_thread_and_then_here)"
     )

@@ -9,9 +9,9 @@ import pytest
 
 from nlu.__main__ import main as nlu_main
 from nlu.config import foreign
-from nlu.config.checks.values import value_problem
+from nlu.config.checks.validate import value_problem
 from nlu.config.choices import PLAIN_GROUPS, RUN, SCHEMAS, conf_dir, targets_of
-from nlu.config.entry.flags import read_command_line
+from nlu.config.command_line import read_command_line
 from nlu.config.errors import UserError
 from nlu.config.foreign import LONGEST_HINT, choice_elsewhere, hint_of_key, key_elsewhere
 from nlu.config.keys import schema_of

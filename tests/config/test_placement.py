@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.config.placement import MEETING, Placement, first_node, placement, reachable
+from nlu.jobs.placement import MEETING, Placement, first_node, placement, reachable
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",

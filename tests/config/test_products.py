@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-STRICT = "import torch\nfrom nlu.config.products import is_strict\n"
+STRICT = "import torch\nfrom nlu.config.mkl import is_strict\n"
 PRODUCT = "import torch\ntorch.randn(50, 50) @ torch.randn(50, 50)\n"
 SHOW = "print(is_strict(torch))\n"
 
@@ -24,7 +24,7 @@ def run(code: str, **environment: str) -> tuple[str, str]:
 def asks_mkl() -> None:
     import torch
 
-    from nlu.config.products import is_strict
+    from nlu.config.mkl import is_strict
 
     if is_strict(torch) is None:
         pytest.skip("torch has no MKL that says its mode")

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from nlu.config import words
-from nlu.config.words import called, path_text, show_as, with_origins
+from nlu.config import sentences
+from nlu.config.sentences import called, path_text, show_as, with_origins
 
 CACHE = "/root/.cache/nlu"
 
 
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_origins", {})
-    monkeypatch.setattr(words, "_lengths", set())
+    monkeypatch.setattr(sentences, "_origins", {})
+    monkeypatch.setattr(sentences, "_lengths", set())
     show_as(Path(f"{CACHE}/f"), "s3://b/f")
     show_as(Path(f"{CACHE}/f/part"), "s3://b/other")
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nlu.config.command_keys import Input
 from nlu.config.errors import DataError, UserError
-from nlu.config.inference import Input
 from nlu.data.dialect import Dialect
 from nlu.data.fields import FORMATS, SUFFIX_FORMATS
 from nlu.data.reader import BadRow, Row

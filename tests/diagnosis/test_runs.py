@@ -18,7 +18,7 @@ from nlu.data.collate import Batch
 from nlu.diagnosis.check import Check, is_broken
 from nlu.diagnosis.examination import of_run
 from nlu.diagnosis.recomputed import predicted_again
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.inference.locate import locate
 from nlu.inference.trained import Trained, load_trained
 from nlu.models.task_model import TaskModel

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from nlu.config import stopping
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.training.processes import in_processes, spread
 from nlu.training.ranks import process_group
 

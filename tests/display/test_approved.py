@@ -16,18 +16,10 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console, Group
 
-from nlu.display import (
-    canvas,
-    comparison,
-    progress,
-    results,
-    scores,
-    survey_page,
-    survey_tables,
-)
-from nlu.display import figures as of_runs
-from nlu.display.comparison import KeptScores
-from nlu.display.figures import Curve, Drawing
+from nlu.display import canvas, progress_bars, results, score_figures, survey_page, survey_tables
+from nlu.display import curve_figures as of_runs
+from nlu.display.curve_figures import Curve, Drawing
+from nlu.display.score_figures import KeptScores
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.search import figures as search
 from nlu.search import trials
@@ -115,14 +107,14 @@ def comparison_figures(folder: Path) -> dict[str, Figure | None]:
         "noisy": of_runs.draw(Drawing("loss", "training loss", "steps", noisy, epochs=1.0, is_noisy=True)),
         "noisy_many": of_runs.draw(Drawing("loss", "loss", "steps", [*noisy, *noisy], is_noisy=True)),
         "rates": of_runs.draw(Drawing("lr", "learning rate", "steps", many)),
-        "classes": comparison.draw_by_class(few)["by_class"],
-        "classes_left_out": comparison.draw_by_class(
+        "classes": score_figures.draw_by_class(few)["by_class"],
+        "classes_left_out": score_figures.draw_by_class(
             {"one": kept([f"class {number}" for number in range(61)], 1, 0.0)}
         )["by_class"],
-        "by_length": comparison.draw_by_length(few),
-        "calibration_of": comparison.draw_calibration_of("lr=1", few["lr=1"]),
-        "calibration_of_one": comparison.draw_calibration_of("lr=2", few["lr=2"]),
-        "confusion_of": comparison.draw_confusion_of("lr=1", few["lr=1"]),
+        "by_length": score_figures.draw_by_length(few),
+        "calibration_of": score_figures.draw_calibration_of("lr=1", few["lr=1"]),
+        "calibration_of_one": score_figures.draw_calibration_of("lr=2", few["lr=2"]),
+        "confusion_of": score_figures.draw_confusion_of("lr=1", few["lr=1"]),
     }  # fmt: skip
 
 
@@ -131,10 +123,12 @@ def pictures_of_scores(folder: Path) -> dict[str, Figure | None]:
     matrix[3, 11], matrix[8, 2], matrix[5, 1] = 30, 4, 10
     names = ["a name that is too long to be shown whole", "twenty-eight letters and end", "c"]
     return {
-        "confusion": scores.confusion_figure("dev", ["a", "b"], np.array([[1000, 0], [900, 1100]])),
-        "confusion_turned": scores.confusion_figure("dev", names, np.array([[3, 1, 0], [0, 0, 0], [1, 1, 2]])),
-        "confusion_large": scores.confusion_figure("test", [f"label {number}" for number in range(21)], matrix),
-        "calibration": scores.calibration_figure("dev: ECE 0.0625", [{"probability": 0.5, "right": 0.25, "rows": 3}]),
+        "confusion": score_figures.confusion_figure("dev", ["a", "b"], np.array([[1000, 0], [900, 1100]])),
+        "confusion_turned": score_figures.confusion_figure("dev", names, np.array([[3, 1, 0], [0, 0, 0], [1, 1, 2]])),
+        "confusion_large": score_figures.confusion_figure("test", [f"label {number}" for number in range(21)], matrix),
+        "calibration": score_figures.calibration_figure(
+            "dev: ECE 0.0625", [{"probability": 0.5, "right": 0.25, "rows": 3}]
+        ),
     }
 
 
@@ -208,7 +202,7 @@ def length_figures(folder: Path) -> dict[str, Figure | None]:
 
 
 DRAWN: dict[str, Callable[[Path], dict[str, Figure | None]]] = {
-    "run": run_figures, "comparison": comparison_figures, "scores": score_figures,
+    "run": run_figures, "comparison": comparison_figures, "scores": pictures_of_scores,
     "survey": survey_figures, "lengths": length_figures,
 }  # fmt: skip
 
@@ -258,8 +252,8 @@ def print_scores(folder: Path) -> None:
     for path in ("predictions/dev.jsonl", "plots/b.png", "plots/a.png"):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).touch()
-    scores.print_scores({"dev": one, "test": plain}, str(folder))  # type: ignore[dict-item]
-    scores.print_scores({"dev": plain}, None)  # type: ignore[dict-item]
+    score_figures.print_scores({"dev": one, "test": plain}, str(folder))  # type: ignore[dict-item]
+    score_figures.print_scores({"dev": plain}, None)  # type: ignore[dict-item]
 
 
 def print_search(folder: Path) -> None:
@@ -283,13 +277,13 @@ def print_surveys(folder: Path) -> None:
 def print_progress(folder: Path) -> None:
     """Bars on terminals of several widths, 90 s after they began."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(progress.time, "monotonic", lambda: 1000.0)
-        shown = progress.Progress(enabled=False)
+        patched.setattr(progress_bars.time, "monotonic", lambda: 1000.0)
+        shown = progress_bars.Progress(enabled=False)
         shown.start(2000, 500)
         training = shown._training
         assert training is not None
         bars = [shown.task("scoring dev", 64), shown.task("reading"), training]
-        patched.setattr(progress.time, "monotonic", lambda: 1090.0)
+        patched.setattr(progress_bars.time, "monotonic", lambda: 1090.0)
         bars[0].advance(16)
         bars[1].advance(1234)
         for number in range(3):
@@ -298,9 +292,9 @@ def print_progress(folder: Path) -> None:
         for width in (200, 100, 80, 60, 40, 20):
             console = Console(width=width, color_system=None, legacy_windows=False)
             with console.capture() as capture:
-                console.print(Group(*(progress._render_bar(bar, width) for bar in bars)))
+                console.print(Group(*(progress_bars._render_bar(bar, width) for bar in bars)))
             print(capture.get())
-    print([progress.format_time(duration_s) for duration_s in (0, 59.9, 60, 3599.9, 3600, 90061)])
+    print([progress_bars.format_time(duration_s) for duration_s in (0, 59.9, 60, 3599.9, 3600, 90061)])
 
 
 PRINTED: dict[str, Callable[[Path], None]] = {
@@ -319,7 +313,7 @@ def test_tables_print_what_was_approved(
 
 
 def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (search, survey_page, comparison):
+    for module in (search, survey_page, score_figures):
         monkeypatch.setattr(module, "svg_of", lambda name, figure: f"<svg>{name}</svg>")
     whole, none = a_search(maximize=True), a_search(maximize=True)
     none.trials[:] = [replace(none.trials[3], params={"a": math.nan, "pooling.kind": 3})]
@@ -329,7 +323,7 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]
-    comparison.write_comparison(
+    score_figures.write_comparison(
         tmp_path / "comparison.html", "two & more", header, lines, {"f1": canvas.new_figure()[0]}
     )  # fmt: skip
     pages = [f"{path.name}\n{page_in_lines(path)}" for path in sorted(tmp_path.glob("*.html"))]
@@ -344,5 +338,5 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
     assert "<g id=" not in svg and svg.startswith('<svg viewBox="0 0 720 432" role="img"') and svg.endswith("</svg>")
     clips = [set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in found]
     assert all(clips) and not set.intersection(*clips)
-    kept_files = comparison.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
+    kept_files = score_figures.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"

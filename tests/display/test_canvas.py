@@ -9,10 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from nlu.display import canvas, comparison
+from nlu.display import canvas, score_figures
 from nlu.display.canvas import drawn, new_figure, save_drawn
-from nlu.display.comparison import KeptScores
-from nlu.display.scores import draw_scores
+from nlu.display.score_figures import KeptScores, draw_scores
 
 HOSTILE = ["$x_{$", "costs $5 or $_6", r"\frac{$a$", "_hidden $^$"]
 """labels with which TeX-like markup does not end, or would swallow letters"""
@@ -38,8 +37,8 @@ def test_labels_of_classes_are_drawn_as_they_are_written(tmp_path: Path) -> None
     kept = KeptScores("dev", HOSTILE, [{"label": name, "f1": 0.5} for name in HOSTILE], scored(HOSTILE).confusion, [],
                       0.1, [(5.0, 0.5, 4)])  # fmt: skip
     for figure in (
-        comparison.draw_confusion_of("run $_{", kept),
-        *comparison.draw_by_class({"run $_{": kept}).values(),
+        score_figures.draw_confusion_of("run $_{", kept),
+        *score_figures.draw_by_class({"run $_{": kept}).values(),
     ):
         found = as_drawn(figure)
         assert all(any(text.startswith(name) for text in found) for name in HOSTILE)

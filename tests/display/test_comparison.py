@@ -6,8 +6,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from nlu.display.canvas import drawn
-from nlu.display.comparison import KeptScores, draw_by_class
-from nlu.display.figures import Curve, Drawing, draw
+from nlu.display.curve_figures import Curve, Drawing, draw
+from nlu.display.score_figures import KeptScores, draw_by_class
 
 
 def legend_of(figure: Figure) -> list[str]:

@@ -14,12 +14,12 @@ import threading
 
 import pytest
 
-from nlu.display.progress import LOSS_SHARE, Progress
+from nlu.display.progress_bars import LOSS_SHARE, Progress
 
 PREAMBLE = """
 import json, logging, sys, time, warnings
 from nlu.runs import logs
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 logs.set_up(None, 0)
 log = logging.getLogger("nlu")
 """

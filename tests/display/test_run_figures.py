@@ -6,7 +6,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from nlu.display.figures import figures_of
+from nlu.display.curve_figures import figures_of
 from nlu.runs.records import COST_COLUMNS, TIME_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 TRAIN = [  # step, examples, loss, gnorm, clipped, lr

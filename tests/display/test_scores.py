@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from nlu.display.scores import confusion_figure
+from nlu.display.score_figures import confusion_figure
 
 
 def tick_names(axes: Axes) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ import sys
 import termios
 
 PROGRAM = """
-from nlu.display.tables import Column, fitted, print_table
+from nlu.display.console_tables import Column, fitted, print_table
 table, gone = fitted([
     Column("optimizer.lr", ["0.001"], is_number=False), Column("dev/accuracy", ["0.5000"]),
     Column("examples", ["1,000"], may_go=1), Column("examples/s", ["100"], may_go=2),

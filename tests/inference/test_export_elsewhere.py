@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from nlu.models.formats.names import tensorflow_names
 from nlu.models.formats.tensorflow import read_checkpoint
-from nlu.models.formats.tensorflow_writing import write_checkpoint
+from nlu.models.formats.tensorflow_writing import tensorflow_names, write_checkpoint
 from tests.inference.runs import export, kept, trained
 from tests.training.in_process import STANDING_STILL
 from tests.training.kinds import PRETRAINING, TASKS, Kind, few_first, number

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nlu
+from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
-from nlu.config.inference import Serve
 from nlu.diagnosis.examination import of_run
 from nlu.runs.predictions import predictions_of
 from nlu.serving.served import Newest

@@ -18,7 +18,7 @@ from nlu.inference.locate import locate
 from nlu.inference.pruning import Subject, without
 from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
-from nlu.models.pruned_heads import without_heads
+from nlu.models.formats.smaller_weights import without_heads
 from nlu.training.build import build_task
 from tests.inference.runs import evaluate, kept, predict
 from tests.training.in_process import NO_DROPOUT, of_composed, tensors, train
@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def subject(runs: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Subject]:
     """The run of the kind that a test names, with its rows."""
-    from nlu.display.progress import Progress
+    from nlu.display.progress_bars import Progress
     from nlu.training.ranks import process_group
 
     config: Any = type("Config", (), {"run": "the run"})

@@ -13,7 +13,7 @@ from nlu.commands import evaluate, predict
 from nlu.diagnosis import machine
 from nlu.inference import self_check
 from nlu.inference.self_check import BUDGET_S, library_of, uneven_layers
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import Linear
 from tests.training.in_process import composed, of_composed, start
 from tests.training.kinds import TASKS
 

@@ -23,7 +23,7 @@ from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.heads.words import WordsHead
-from nlu.models.layers.linear import Tied
+from nlu.models.layers.exact_linear import Tied
 from nlu.models.task_model import TaskModel
 from tests.few import first, sampled
 from tests.inference.int8.machine import compiles_int8

@@ -31,7 +31,7 @@ def test_layers_and_a_model_have_the_same_bits_alone_and_among_others_with_avx2(
 @torch.inference_mode()
 def differing() -> list[str]:
     """Return what gives rows other bits among few others than among many."""
-    from nlu.models.layers.linear import Linear
+    from nlu.models.layers.exact_linear import Linear
 
     found = []
     for in_bf16 in (False, True):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import load_into, open_pretrained
-from nlu.models.layers.linear import Linear, product
+from nlu.models.layers.exact_linear import Linear, product
 from tests.models.parts import task_model
 
 LENGTHS = [1, 2, 5, 5, 9, 16, 17, 17, 30]

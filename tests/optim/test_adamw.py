@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from nlu.config.checks.values import wrong_values
+from nlu.config.checks.validate import wrong_values
 from nlu.config.errors import UserError
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import AdamW
-from nlu.optim.update import FusedAdamW, set_learning_rate, update
+from nlu.optim.optimizer import FusedAdamW, set_learning_rate, update
 from tests.composing import prepared
 from tests.models.parts import labels, task_model
 

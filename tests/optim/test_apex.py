@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.optim import apex
-from nlu.optim.update import FusedAdamW, update
+from nlu.optim.optimizer import FusedAdamW, update
 
 CPU = torch.device("cpu")
 

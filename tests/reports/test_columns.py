@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from nlu.commands.visualize import main
-from nlu.reports.columns import labels_of
 from nlu.reports.curves import kept_scores
+from nlu.reports.differing_keys import labels_of
+from nlu.reports.run_table import rows_of
 from nlu.reports.runs import find_runs
-from nlu.reports.table import rows_of
 from tests.reports.folders import begin_run, end_run, evaluate, keep_records
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from nlu.commands.visualize import main
 from nlu.config.errors import UserError
-from nlu.display.figures import draw, figures_of
+from nlu.display.curve_figures import draw, figures_of
 from nlu.reports.curves import drawings_of, joined, kept_scores
+from nlu.reports.run_table import rows_of
 from nlu.reports.runs import find_runs
-from nlu.reports.table import rows_of
 from nlu.runs.records import read_rows
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, read

@@ -109,7 +109,8 @@ def test_an_invalid_result_is_reported(tmp_path, result):
 def test_reading_runs_does_not_import_torch(tmp_path):
     end_run(begin_run(tmp_path / "a"), 0.5)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom nlu.reports.runs import find_runs\nfrom nlu.reports.show import *\n"
+        "import sys\nfrom pathlib import Path\nfrom nlu.reports.runs import find_runs\n"
+        "from nlu.reports.show_table import *\n"
         f"find_runs([Path({str(tmp_path)!r})])\nassert not {{'torch', 'hydra', 'sklearn', 'optuna'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -6,8 +6,8 @@ import pytest
 
 from nlu.commands.report import main
 from nlu.config.errors import UserError
+from nlu.reports.differing_keys import selected
 from nlu.reports.runs import find_runs
-from nlu.reports.selecting import selected
 from tests.reports.folders import begin_run, end_run
 
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from nlu.reports.columns import differing_columns
+from nlu.reports.differing_keys import differing_columns
+from nlu.reports.run_table import join_predictions, missing_folds, rows_of
 from nlu.reports.runs import find_runs
-from nlu.reports.show import print_tables
-from nlu.reports.table import join_predictions, missing_folds, rows_of
+from nlu.reports.show_table import print_tables
 from tests.reports.folders import begin_run, end_run, evaluate, predict
 
 

@@ -22,7 +22,7 @@ from nlu.runs.summary import Mean
 from nlu.storage.settle import MARKER
 from nlu.training.parallel import SingleProcess
 from nlu.training.ranks import Ranks
-from nlu.training.saving import TrainedParts
+from nlu.training.resuming import TrainedParts
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:

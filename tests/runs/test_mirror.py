@@ -19,7 +19,7 @@ from nlu.inference.locate import locate
 from nlu.runs import mirror as mirrors
 from nlu.runs.logs import end_of
 from nlu.runs.mirror import Mirror
-from nlu.runs.mirrored import bring_back
+from nlu.runs.mirror_files import bring_back
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointer, Pointers, Stored, TakenOver
 from tests.buckets import Server

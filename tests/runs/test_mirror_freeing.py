@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from nlu.runs.mirrored import bring_back, free_mirror
+from nlu.runs.mirror_files import bring_back, free_mirror
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointers
 from tests.buckets import Server

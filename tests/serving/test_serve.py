@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import nlu
-from nlu.config.inference import Serve
+from nlu.config.command_keys import Serve
 from nlu.inference.loaded import Loaded
 from nlu.serving.prompt import run_prompt
 from tests import warm

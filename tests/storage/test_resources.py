@@ -15,7 +15,7 @@ import pytest
 from nlu.config.addresses import Reference
 from nlu.config.choices import node_of
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import path_text
+from nlu.config.sentences import path_text
 from nlu.data.reader import BadRow
 from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.config.words import with_origins
+from nlu.config.sentences import with_origins
 from nlu.storage.unpacking import unpack, unpacked
 
 CONTENT = "one\nzwei\n三\n".encode() * 1000

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import nlu
 from nlu.config.schema import Run
 from nlu.data.collate import collate
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.reports.runs import saved_config
 from nlu.training.build import build_data
 from nlu.training.ranks import Ranks

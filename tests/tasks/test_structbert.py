@@ -16,7 +16,7 @@ from nlu.commands.evaluate import main as evaluate
 from nlu.commands.export import main as export
 from nlu.config.schema import Run
 from nlu.data.collate import collate
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.metrics.words import WordsAndClassScorer
 from nlu.reports.runs import saved_config
 from nlu.training.build import build_data

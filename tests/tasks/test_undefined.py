@@ -16,7 +16,7 @@ from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.numbers import NumberScorer
 from nlu.metrics.ranking import METRICS
-from nlu.tasks.undefined import undefined
+from nlu.tasks.task import undefined
 from tests.training.in_process import TINY, train
 
 CLASSES, NUMBERS, SETS, RELEVANCE, SOFT = (

@@ -20,9 +20,8 @@ from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
 from nlu.commands.train import main
-from nlu.config.checks.reading import USER_MISTAKES, quoted
+from nlu.config.command_line import USER_MISTAKES, quoted, short_form
 from nlu.config.entry.app import Task, run_app
-from nlu.config.entry.flags import short_form
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.config.stopping import EXIT_INTERRUPTED

@@ -45,7 +45,7 @@ PHASES = {
     "test set": "1 nlu.training.finish score_set",
     "figures": "1 nlu.training.finish draw",
 }
-BETWEEN_FOLDS = "1 nlu.training.repeats _line"
+BETWEEN_FOLDS = "1 nlu.training.experiment _line"
 """after the first of several folds, before the second"""
 OF_JOBS = {
     **PHASES, "compose": "1 hydra_plugins.queue_launcher._job composed", "check": "1 nlu.config.entry.app prepare",

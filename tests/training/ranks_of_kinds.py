@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.placement import MEETING
+from nlu.jobs.placement import MEETING
 from nlu.training import build, finish, single
 from tests.training import strategies
 from tests.training.in_process import start

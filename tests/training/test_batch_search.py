@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.training import host_memory
+from nlu.training import memory
 from tests.training.in_process import composed, killed_in_backward, start, train
 from tests.training.kinds import KINDS
 from tests.training.short_memory import memory_for
@@ -77,8 +77,8 @@ def test_no_memory_for_a_single_row_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_a_cpu_is_not_asked_for_more_than_a_share_of_its_free_memory(tmp_path: Path) -> None:
     # Rows take 10 bytes each beside 50, and 400 are free, of which 320 may be taken.
     with memory_for(rows=1000) as met:
-        free = mock.patch.object(host_memory, "of_machine", lambda: (400, 1000))
-        peak = mock.patch.object(host_memory.Peak, "bytes", lambda _: 50 + 10 * met[-1])
+        free = mock.patch.object(memory, "of_machine", lambda: (400, 1000))
+        peak = mock.patch.object(memory.Peak, "bytes", lambda _: 50 + 10 * met[-1])
         with free, peak:
             start(composed(*overrides_of(tmp_path)), tmp_path / "run")
     # After 8 rows 2 * 130 are allowed, after 16 2 * 210 are not.
@@ -90,7 +90,7 @@ def test_the_least_limit_of_the_groups_of_a_process_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     lines = {1: "9:cpuset:/\n4:memory:/slurm/job_7\n0::/\n", 2: "0::/slurm/job_7\n"}
-    limit, used, reclaimable = getattr(host_memory, f"V{version}")
+    limit, used, reclaimable = getattr(memory, f"V{version}")
     top = tmp_path / "memory" if version == 1 else tmp_path
     (top / "slurm/job_7").mkdir(parents=True)
     (top / limit).write_text("max" if version == 2 else str(2**63 - 4096))
@@ -100,10 +100,10 @@ def test_the_least_limit_of_the_groups_of_a_process_counts(
         (top / group / used).write_text(f"{taken}\n")
     (top / "slurm/job_7/memory.stat").write_text(f"cache 700\n{reclaimable} 400\n")
     (tmp_path / "cgroup").write_text(lines[version])
-    monkeypatch.setattr(host_memory, "CGROUP", tmp_path)
-    monkeypatch.setattr(host_memory, "PROCESS", tmp_path)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "PROCESS", tmp_path)
     # Of the job 8,000 - 2,500 + 400 are free, of all jobs 9,000 - 3,000.
-    assert host_memory.of_machine() == (5900, 8000)
+    assert memory.of_machine() == (5900, 8000)
 
 
 def test_a_number_of_tokens_beside_it_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
 from nlu.models.head import vectors_of
 from nlu.models.heads.linear import LinearHead
-from nlu.training.buffers import Buffers
+from nlu.training.passes import Buffers
 from nlu.training.ranks import Ranks
 from tests.training.in_process import NO_DROPOUT, composed, start, tensors
 from tests.training.kinds import KINDS, read

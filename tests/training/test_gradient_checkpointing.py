@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.models.encoders.bert_layers import Layer
-from nlu.models.layers import recomputing
+from nlu.models.layers import dropout
 from tests.training.in_process import composed, start, train
 from tests.training.kinds import KINDS, Kind, classes, few_first, transformers_model
 from tests.training.test_memory import DROPOUT, bytes_of
@@ -59,7 +59,7 @@ def test_a_run_has_the_same_bytes_and_computes_each_layer_twice(kind: Kind, tmp_
 @pytest.mark.parametrize("options", [(), pytest.param(("method=freelb", "precision=bf16"), marks=pytest.mark.thorough)])
 def test_a_model_of_transformers_has_the_same_bytes_too(options: tuple[str, ...], tmp_path: Path) -> None:
     kind = Kind(options, classes, transformers_model(tmp_path / "weights"))
-    again = recomputing.contexts
+    again = dropout.contexts
     made: list[object] = []
     for run, more in (("plain", ()), ("again", (ON,))):
         with mock.patch("nlu.models.encoders.huggingface.contexts", lambda *of: made.append(of) or again(*of)):

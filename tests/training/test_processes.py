@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config import stopping
-from nlu.config.placement import Placement
+from nlu.jobs.placement import Placement
 from nlu.training.processes import _Workers, in_processes
 
 

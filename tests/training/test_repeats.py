@@ -13,7 +13,7 @@ import pytest
 
 from nlu.metrics.repeats import join_folds
 from nlu.runs.predictions import Predictions, predictions_of
-from nlu.training.repeats import RunningMean, repeats_of
+from nlu.training.experiment import RunningMean, repeats_of
 from tests import warm
 from tests.training.in_process import composed, train
 from tests.training.kinds import PRETRAINING, TRAIN_ROWS

@@ -22,13 +22,13 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.dropout import Noise, drawing_from
-from nlu.optim.update import FusedAdamW
+from nlu.optim.optimizer import FusedAdamW
 from nlu.runs import summary
 from nlu.tasks.classify import Classify
 from nlu.training.parallel import Parallel, SingleProcess
+from nlu.training.passes import StepResult
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
-from nlu.training.result import StepResult
 from nlu.training.step import Stepper
 from tests.models.parts import labels, task_model
 

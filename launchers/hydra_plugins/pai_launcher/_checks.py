@@ -10,7 +10,7 @@ from hydra_plugins.pai_launcher._command import MODULE, OUTPUT_OF, value_of
 from hydra_plugins.pai_launcher._settings import mount_of
 
 from nlu.config.addresses import address_problems, is_object
-from nlu.config.inference import STANDARD
+from nlu.config.command_keys import STANDARD
 from nlu.config.resolving import MISSING
 from nlu.config.scoring import scored_sets
 from nlu.jobs.queue import Job, QueueContext

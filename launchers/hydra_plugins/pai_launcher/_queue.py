@@ -36,11 +36,11 @@ from hydra_plugins.pai_launcher._settings import (
     settings_of,
 )
 
-from nlu.config.checks.reading import quoted
+from nlu.config.command_line import quoted
 from nlu.config.errors import UserError, is_temporary
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submissions import Submissions
-from nlu.runs.mirrored import bring_back, read_mirrored
+from nlu.runs.mirror_files import bring_back, read_mirrored
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointers
 from nlu.storage.refusals import Unreachable

@@ -5,8 +5,7 @@ import os
 import re
 
 from nlu.config.errors import Temporary, UserError
-from nlu.config.redaction import HIDDEN, hide
-from nlu.config.variables import name_of
+from nlu.config.redaction import HIDDEN, hide, name_of
 from nlu.storage.temporary import Pauses
 
 ID, SECRET, TOKEN = (name_of("alibaba cloud", role) for role in ("key", "secret", "token"))

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from nlu.config.addresses import address_problems
-from nlu.config.redaction import credential_problems
-from nlu.config.variables import ENDPOINT, PLACE, name_of
+from nlu.config.redaction import ENDPOINT, PLACE, credential_problems, name_of
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"

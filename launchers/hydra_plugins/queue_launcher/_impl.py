@@ -18,7 +18,7 @@ from nlu.config.entry.grid import RECORD, ElsewhereReturn, JobLost, current, job
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.jobs.following import Follower, JobEnd, left_sentence
 from nlu.jobs.listing import Listed, answered, latest, listed, queued, recover
 from nlu.jobs.local import this_machine
@@ -36,7 +36,7 @@ from nlu.jobs.queue import (
 )
 from nlu.jobs.submissions import Submissions, Submitted, new_tokens, without_resume
 from nlu.jobs.waiting import in_turn, pause
-from nlu.reports.progress import progress_of
+from nlu.reports.job_row import progress_of
 from nlu.storage.temporary import Pauses
 
 AGAIN_S, AGAIN_MAX = Pauses(1.0, 60.0), 7
@@ -93,7 +93,7 @@ class Launch:
         self.command = command_text(work.command)
 
     def _composed(self, job: Job) -> dict[str, Any]:
-        from nlu.config.entry.guard import current_config
+        from nlu.config.entry.hydra_keys import current_config
 
         own = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
         with current_config(own):
@@ -105,7 +105,7 @@ class Launch:
         assert isinstance(sweep, dict)
         if sweep["subdir"] == "${hydra:job.num}" and not self.is_single:
             return str(self.folder / str(number))
-        from nlu.config.entry.guard import current_config
+        from nlu.config.entry.hydra_keys import current_config
 
         own = composed(self.config, self.context, number, overrides, is_single=self.is_single)
         with current_config(own):

@@ -17,12 +17,12 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from nlu.config.checks.reading import said_of
 from nlu.config.choices import conf_dir
+from nlu.config.command_line import said_of
 from nlu.config.foreign import choice_elsewhere, key_elsewhere
 from nlu.config.nearest import hint, nearest
 from nlu.config.resolving import first_line
-from nlu.config.words import path_text
+from nlu.config.sentences import path_text
 
 OptionsOf = Callable[[str], list[str]]
 """returns the choices of a group; [] if there is no such group"""

@@ -30,22 +30,22 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import nlu
 from nlu.config import stopping
 from nlu.config.checks.faults import fault_of, with_places
-from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.checks.validate import problems, unknown_keys, unknown_names
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, find_plugins, with_defaults
-from nlu.config.compose import Loader, compose
-from nlu.config.console import hide_tracebacks, leave_output, printing
-from nlu.config.entry.flags import (
+from nlu.config.command_line import (
+    USER_MISTAKES,
     CommandLine,
     read_command_line,
 )
+from nlu.config.compose import Loader, compose
+from nlu.config.console import hide_tracebacks, leave_output, printing
 from nlu.config.entry.grid import current_grid, is_submitted, job_name, print_end, status_of
-from nlu.config.entry.guard import current_config, is_sent, problems_of_hydra, send, whitelist
+from nlu.config.entry.hydra_keys import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.resolving import as_written, resolve, without_hydra
+from nlu.config.sentences import counted
 from nlu.config.targets import trust
 from nlu.config.types import Config
-from nlu.config.words import counted
 
 _OF_A_DISK = [
     getattr(errno, name) for name in "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EEXIST ENOTDIR EISDIR ENAMETOOLONG".split()

@@ -18,14 +18,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict, read_write
 
-from nlu.config.checks.reading import interval_problem, overrides_of_sweep, quoted
+from nlu.config.command_line import interval_problem, overrides_of_sweep, quoted
 from nlu.config.compose import compose_job
 from nlu.config.console import print_dry_run_of_grid, printing
-from nlu.config.entry.guard import current_config, place_problems
+from nlu.config.entry.hydra_keys import current_config, place_problems
 from nlu.config.errors import UserError
 from nlu.config.resolving import as_given, without_hydra
+from nlu.config.sentences import counted
 from nlu.config.stopping import STOPPED
-from nlu.config.words import counted
 
 EXIT_LOST = 1
 """Exit status of a command that lost a job."""
@@ -257,7 +257,7 @@ def print_end(grid: Grid) -> None:
     """Print after the last job of a grid where the runs are, and on standard error which jobs left none."""
     if not grid.returned:
         return
-    from nlu.config.words import path_text
+    from nlu.config.sentences import path_text
 
     jobs = grid.returned
     numbered = {0: jobs[0]} if grid.is_single else {_number_of(job): job for job in jobs}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from nlu.config.checks.values import rule_of, show
+from nlu.config.checks.validate import rule_of, show
 from nlu.config.choices import PLAIN_GROUPS, RUN, SCHEMAS, conf_dir, node_of, targets_of
 from nlu.config.keys import REQUIRED, Schema, schema_of
 from nlu.config.resolving import as_written, without_hydra

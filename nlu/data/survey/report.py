@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from nlu.config.words import counted, listed
+from nlu.config.sentences import counted, listed
 from nlu.data.fields import IN_WINDOWS, SUFFIX_FORMATS
 from nlu.data.findings import of_balance
 from nlu.data.readers import has_header

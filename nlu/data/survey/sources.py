@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import listed
+from nlu.config.sentences import listed
 from nlu.data.dataset import SourceFile, find_file
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nlu.config.words import joined_tokens
+from nlu.config.sentences import joined_tokens
 from nlu.data import keys as schemas
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nlu.config.errors import DataError
 from nlu.config.keys import takes
-from nlu.config.words import counted, shortened
+from nlu.config.sentences import counted, shortened
 from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.keys import takes
-from nlu.config.words import counted
+from nlu.config.sentences import counted
 from nlu.data import keys as schemas
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.dataset import Files

@@ -25,10 +25,10 @@ from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.static import Static
+from nlu.models.formats.smaller_weights import kept_heads, with_zeros
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
 from nlu.models.heads.transformers import TransformersHead
-from nlu.models.pruned_heads import kept_heads, with_zeros
 
 if TYPE_CHECKING:
     from transformers import ElectraConfig

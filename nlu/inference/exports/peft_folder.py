@@ -17,8 +17,7 @@ from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.masked import CHECKED_TEXTS, difference_of_tokens
 from nlu.inference.exports.padded import load_exactly, require_native, transformers_config, transformers_weights
 from nlu.inference.trained import Trained
-from nlu.models.adapters.lora import LoraLinear
-from nlu.models.adapters.peft import PREFIX, WEIGHTS, names_in_peft
+from nlu.models.adapters.lora import PREFIX, WEIGHTS, LoraLinear, names_in_peft
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.reports.runs import saved_config
 

@@ -22,7 +22,7 @@ from nlu.inference.exports.padded import (
     transformers_weights,
 )
 from nlu.inference.trained import Trained
-from nlu.models.encoders.bert_sizes import Sizes
+from nlu.models.encoders.bert_layers import Sizes
 
 if TYPE_CHECKING:
     from tensorflow import Tensor, Variable

@@ -29,11 +29,10 @@ from nlu.inference.exports.padded import (
 )
 from nlu.inference.exports.traced import Padded, PaddedBert
 from nlu.inference.trained import Trained
-from nlu.models.encoders.bert_sizes import CONFIG_KEYS
+from nlu.models.encoders.bert_layers import CONFIG_KEYS
 from nlu.models.formats.fine_tuned import OF_EXPORT
-from nlu.models.formats.names import encoder_names, tensorflow_names
 from nlu.models.formats.tensorflow import read_checkpoint
-from nlu.models.formats.tensorflow_writing import write_checkpoint
+from nlu.models.formats.tensorflow_writing import encoder_names, tensorflow_names, write_checkpoint
 
 if TYPE_CHECKING:
     from transformers import BertTokenizer

@@ -27,8 +27,8 @@ from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.re2 import Re2
 from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.formats.smaller_weights import kept_heads, of_heads
 from nlu.models.layers.pooling import AttentionPooling, LayerPooling
-from nlu.models.pruned_heads import kept_heads, of_heads
 
 if TYPE_CHECKING:
     from transformers.utils import ModelOutput

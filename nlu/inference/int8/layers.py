@@ -24,7 +24,7 @@ from nlu.config.errors import UserError
 from nlu.inference.int8.library import INSTRUCTIONS, load
 from nlu.inference.int8.linear import MIDDLE, QuantizedLinear
 from nlu.models.encoders.bert import Bert
-from nlu.training.hardware import instruction_sets
+from nlu.training.precision import instruction_sets
 
 SOURCE = Path(__file__).with_name("layers.c")
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "relu": 2}

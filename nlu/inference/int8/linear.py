@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlu.models.layers.linear import up_to_compiled
+from nlu.models.layers.exact_linear import up_to_compiled
 
 # Private parts of torch, which are there in 2.13; a torch that lacks them is refused.
 _prepack: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)

@@ -15,8 +15,7 @@ from nlu.inference.int8.linear import multiplies_integers
 from nlu.models.encoders.bert import Bert
 from nlu.models.task_model import TaskModel
 from nlu.training import keys as formats
-from nlu.training.hardware import instruction_sets
-from nlu.training.precision import Precision
+from nlu.training.precision import Precision, instruction_sets
 
 EXACT = ("avx512_vnni", "avx_vnni", "amx_int8")
 """instruction sets that sum products of bytes in 32 bits, as /proc/cpuinfo names them; older ones clip sums to 16"""

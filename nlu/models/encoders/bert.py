@@ -20,18 +20,16 @@ from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
-from nlu.models.encoders.bert_layers import Embeddings, Layer
-from nlu.models.encoders.bert_sizes import CONFIG_KEYS, resolve_sizes
+from nlu.models.encoders.bert_layers import CONFIG_KEYS, Embeddings, Layer, resolve_sizes
 from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.sentence_folder import KEY, after_encoder, finished, require_computed
+from nlu.models.formats.smaller_weights import PRUNED_HEADS, as_written, kept_heads
 from nlu.models.formats.weights_config import bert_config
-from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.linear import Linear, padding_rows, with_rows
+from nlu.models.layers.dropout import recomputed
+from nlu.models.layers.exact_linear import ACTIVATIONS, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
-from nlu.models.layers.recomputing import recomputed
-from nlu.models.pruned_heads import PRUNED_HEADS, as_written, kept_heads
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
@@ -44,7 +42,7 @@ class Bert(nn.Module):
     """BERT of any size and its family, over packed batches without padding."""
 
     def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.Bert):
-        """`source` has gone through `nlu.models.formats.layers_of_weights` with `keep_layers`, and its tokenizer
+        """`source` has gone through `nlu.models.formats.smaller_weights` with `keep_layers`, and its tokenizer
         through `nlu.data.trimming` with `trim_vocab`."""
         super().__init__()
         if source is not None:
@@ -97,7 +95,7 @@ class Bert(nn.Module):
         return layer * self._groups // self.sizes["layers"]
 
     def heads_of(self, layer: int) -> int:
-        """Return the number of attention heads of a layer, which may lack some (`nlu.models.pruned_heads`)."""
+        """Return the number of attention heads of a layer, which may lack some (`smaller_weights`)."""
         return self._heads[layer]
 
     def embed(self, batch: Batch) -> Tensor:

@@ -20,8 +20,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
-from nlu.models.encoders.probing import MODEL_TYPE, architecture, converted, max_positions, random_model
-from nlu.models.encoders.projections import projections_of
+from nlu.models.encoders.probing import MODEL_TYPE, architecture, converted, max_positions, projections_of, random_model
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.sentence_folder import (
     KEY,
@@ -31,9 +30,9 @@ from nlu.models.formats.sentence_folder import (
     finished,
     require_computed,
 )
+from nlu.models.layers.attention import repeatable_attention
+from nlu.models.layers.dropout import contexts, recompute_layers
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
-from nlu.models.layers.recomputing import contexts, recompute_layers
-from nlu.models.layers.repeatable import repeatable_attention
 
 
 @takes(schemas.HuggingFace)

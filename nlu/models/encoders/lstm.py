@@ -18,10 +18,9 @@ from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import Batch, to_device
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.over_words import OverWords
+from nlu.models.encoders.over_words import OverWords, joined_texts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.pooling import largest_of_sequences
-from nlu.models.layers.texts import joined_texts
 
 
 @takes(schemas.Lstm)

@@ -17,10 +17,16 @@ from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.over_words import OverWords
+from nlu.models.encoders.over_words import (
+    OverWords,
+    joined_texts,
+    kept_of_tokens,
+    largest_of_texts,
+    padded_texts,
+    places_of_texts,
+)
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, padded_texts, places_of_texts
 
 KERNEL_SIZE = 3
 

@@ -18,9 +18,8 @@ from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.over_words import OverWords
+from nlu.models.encoders.over_words import OverWords, joined_texts, sequences_of
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.texts import joined_texts, sequences_of
 
 
 @takes(schemas.Static)

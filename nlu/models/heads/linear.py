@@ -7,7 +7,7 @@ from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of, wanted_by
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import Linear
 
 INITIAL_SPREAD = 0.02
 """standard deviation of initial weights, as in BERT (Devlin et al. 2019)"""

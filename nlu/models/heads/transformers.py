@@ -24,7 +24,7 @@ from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of, wanted_by
 from nlu.models.heads.linear import INITIAL_SPREAD
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.linear import Linear, Tied
+from nlu.models.layers.exact_linear import Linear, Tied
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

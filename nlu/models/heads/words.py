@@ -23,8 +23,7 @@ from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
 from nlu.models.heads.transformers import module_of, scores_of, tensors_for
-from nlu.models.layers.activations import ACTIVATIONS
-from nlu.models.layers.linear import Tied
+from nlu.models.layers.exact_linear import ACTIVATIONS, Tied
 
 log = logging.getLogger(__name__)
 

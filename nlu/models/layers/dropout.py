@@ -6,10 +6,16 @@ the order of their calls. So masks depend neither on ranks nor on micro-batches 
 on an accelerator, where drawing on the host would cost more than all else, torch's own dropout is used.
 
 The models of transformers draw from torch's generator, which is seeded for each micro-batch of a rank.
+
+Gradient checkpointing: the tensors inside of a layer are computed again in the backward pass instead of kept.
+
+Chen et al. 2016 (https://arxiv.org/abs/1604.06174): only the inputs of layers are kept. torch restores its own random
+numbers and autocast; the streams of `nlu.models.layers.dropout`, and modes of torch that the first pass was in, are
+restored here, so the gradient has the same bits.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +23,9 @@ import torch
 import torch.nn.functional as F
 from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
@@ -138,3 +146,57 @@ def _mask(bits: np.ndarray, probability: float, dtype: torch.dtype) -> Tensor:
     signed, unsigned = (torch.int32, np.uint32) if dtype == torch.float32 else (torch.int16, np.uint16)
     factor = torch.tensor(1 / (1 - probability), dtype=dtype).view(signed).item()
     return torch.from_numpy(np.multiply(kept, unsigned(factor), dtype=unsigned)).view(dtype)
+
+
+Modes = Callable[[], AbstractContextManager[object]]
+"""returns the context of the modes in which a layer is computed"""
+
+
+def recomputed(layer: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """Return `layer(*inputs)`, which is called again in the backward pass with the same random numbers."""
+    result: Tensor = checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)
+    return result
+
+
+def contexts(modes: Modes = nullcontext) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+    """Return the context of a first call, which begins now, and that of its repetitions, as torch's `context_fn`."""
+    return nullcontext(), _Again(modes)
+
+
+class _Again:
+    """The streams as they are when this object is made. It can be entered several times, one after another."""
+
+    def __init__(self, modes: Modes):
+        self._modes, self._streams = modes, active()
+        self._position = self._streams.position() if self._streams else None
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        stack = ExitStack()
+        stack.enter_context(drawing_from(self._streams))
+        if (streams := self._streams) is not None:
+            here = streams.position()
+            stack.callback(lambda: streams.go_to(here))
+            streams.go_to(self._position)
+        stack.enter_context(self._modes())
+        self._entered.append(stack)
+
+    def __exit__(self, *of_error: object) -> None:
+        # torch ends a repetition by an exception once it has all tensors.
+        self._entered.pop().close()
+
+
+def recompute_layers(inner: Any, context_fn: Callable[[], object]) -> None:
+    """Make the layers of a model of transformers compute themselves again, with the contexts that this returns.
+
+    Raises UserError if its architecture does not provide for that.
+    """
+    # Versions before 5.24 only have the second name.
+    enable = getattr(inner, "activation_checkpointing_enable", None) or inner.gradient_checkpointing_enable
+    try:
+        enable({"use_reentrant": False, "context_fn": context_fn})
+    except ValueError:
+        raise UserError(
+            f"model.gradient_checkpointing is true, but transformers cannot compute the layers of "
+            f"{inner.config.model_type} again; set it to false"
+        ) from None

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.arrays import ranges
 from nlu.data.collate import to_device
-from nlu.models.layers.linear import Linear
-from nlu.models.rules import pooled_layers_problems
+from nlu.models.layers.exact_linear import Linear
+from nlu.models.model_rules import pooled_layers_problems
 
 
 def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:

@@ -9,8 +9,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from nlu.config.checks.faults import choice_problem, fault_of, misplaced, with_places
-from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.choices import conf_dir
+from nlu.config.command_line import USER_MISTAKES
 
 HEADER = "# @package _global_\n"
 BASE = f"{HEADER}defaults:\n  - override /model: textcnn\n  - _self_\ntrainer:\n  batch_size: 3\n"

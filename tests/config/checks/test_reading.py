@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.checks.reading import quoted, read_override
+from nlu.config.command_line import quoted, read_override
 from nlu.config.errors import UserError
 
 

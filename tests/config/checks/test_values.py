@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from nlu.config import types
-from nlu.config.checks.values import show, value_problem
+from nlu.config.checks.validate import show, value_problem
 
 CASES: list[tuple[Any, list[Any], list[Any], str]] = [
     (int, [1, -3], [True, "3", 3.0, None], "an integer"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nlu
-from nlu.config.entry.flags import FLAGS, read_command_line
+from nlu.config.command_line import FLAGS, read_command_line
 from nlu.config.errors import UserError
 from nlu.runs.provenance import write_overrides
 

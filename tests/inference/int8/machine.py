@@ -4,7 +4,7 @@ import shutil
 
 from nlu.inference.int8.library import COMPILERS, INSTRUCTIONS
 from nlu.inference.int8.linear import multiplies_integers
-from nlu.training.hardware import instruction_sets
+from nlu.training.precision import instruction_sets
 
 
 def compiles_int8() -> bool:

@@ -15,7 +15,7 @@ from nlu.config.errors import UserError
 from nlu.inference.int8 import layers as in_c
 from nlu.inference.int8.encoder import LOWEST, CompiledBert, compile_layers
 from nlu.models.encoders.bert import Bert
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import Linear
 from tests.inference.int8.machine import compiles_int8
 
 pytestmark = pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from nlu.inference.int8.encoder import LOWEST
 from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
-from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import ACTIVATIONS, IN_PLACE, Linear
 
 pytestmark = pytest.mark.needs(multiplies_integers, "no products of integers")
 

@@ -9,7 +9,7 @@ pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra p
 from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror
-from nlu.runs.mirrored import bring_back
+from nlu.runs.mirror_files import bring_back
 from nlu.storage import role_keys as environment
 from nlu.storage.objects import ObjectStore
 from nlu.storage.refusals import Denied

@@ -17,7 +17,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.layers.linear import Linear
+from nlu.models.layers.exact_linear import Linear
 from nlu.models.task_model import TaskModel
 from tests.inference.runs import export, kept, trained
 from tests.models.parts import task_model

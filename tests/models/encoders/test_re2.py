@@ -10,7 +10,7 @@ from scipy.special import erf, softmax
 
 from nlu.config.errors import UserError
 from nlu.models.encoders.re2 import Block, Re2
-from nlu.models.rules import pair_problems
+from nlu.models.model_rules import pair_problems
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50

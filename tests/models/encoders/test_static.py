@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from nlu.data.tokenizing import wordpiece
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.models.encoders.static import Static
-from nlu.models.formats.vectors import fill
-from nlu.models.formats.word_outputs import principal_components
+from nlu.models.formats.vectors import fill, principal_components
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50

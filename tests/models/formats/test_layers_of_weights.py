@@ -11,9 +11,9 @@ from torch import nn
 
 from nlu.config.errors import CheckpointError
 from nlu.models.encoders.bert import Bert
-from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import load_into, open_pretrained
-from nlu.models.kept_layers import layers_kept
+from nlu.models.formats.smaller_weights import with_layers
+from nlu.models.model_rules import layers_kept
 from tests.models.encoders.test_bert_family import LENGTHS, VOCAB_SIZE, foreign, hidden_of
 from tests.models.parts import task_model
 from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, sets, train

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import CheckpointError
-from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import crc32c, find_checkpoint, read_checkpoint
 from nlu.models.formats.tensorflow import masked_crc32c as fast_masked_crc32c
-from nlu.models.formats.tensorflow_writing import write_checkpoint
+from nlu.models.formats.tensorflow_writing import encoder_names, write_checkpoint
 
 DTYPES = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "complex64": 8, "int64": 9, "bool": 10,

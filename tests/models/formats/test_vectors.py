@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from nlu.config.errors import DataError, UserError
-from nlu.display.progress import Progress
+from nlu.display.progress_bars import Progress
 from nlu.models.formats.vectors import fill
 
 VOCABULARY = {"good": 2, "bad": 3, "of course": 4, "rare": 5}

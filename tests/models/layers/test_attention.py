@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, _drops, _without_dropout, packed_kernel
+from nlu.models.layers.attention import (
+    AttentionInOneKernel,
+    _drops,
+    _without_dropout,
+    attention_over,
+    attention_weights,
+    packed_kernel,
+    repeatable,
+)
 from nlu.models.layers.dropout import dropout
-from nlu.models.layers.repeatable import repeatable
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
@@ -211,7 +217,7 @@ def test_a_packed_kernel_with_dropout_is_used_only_if_it_computes_what_dropout_d
         mixed = packed_by_definition(*arguments, scale=scale)
         return mixed * torch.rand(len(mixed), 1, 1).ge(dropout_p) / (1 - dropout_p) * factor
 
-    monkeypatch.setattr("nlu.models.layers.attention_in_one_kernel.packed_attention", with_dropout)
+    monkeypatch.setattr("nlu.models.layers.attention.packed_attention", with_dropout)
     assert _drops.__wrapped__(CPU) is works
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from nlu.models.layers.linear import Linear, padding_rows
+from nlu.models.layers.exact_linear import Linear, padding_rows
 
 
 @pytest.mark.parametrize("is_low", [False, True])

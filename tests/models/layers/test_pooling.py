@@ -13,7 +13,7 @@ from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.rules import encoder_problems
+from nlu.models.model_rules import encoder_problems
 from nlu.optim.adamw import AdamW
 from tests.models.parts import task_model
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nlu.models.layers.repeatable import repeatable
+from nlu.models.layers.attention import repeatable
 
 
 @pytest.fixture(params=["default", "warn"])

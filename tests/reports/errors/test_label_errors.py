@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.reports.errors.label_errors import Probabilities, find_label_errors
+from nlu.reports.error_statistics import Probabilities, find_label_errors
 
 NAMES = ("a", "b", "c")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlu.metrics.kinds import ClassKind, SpanKind, Unit
-from nlu.reports.errors.slices import Parts, by_bounds, mean, rate
+from nlu.reports.error_statistics import Parts, by_bounds, mean, rate
 
 
 @pytest.mark.parametrize(("wrong", "rows"), [(0, 5), (3, 10), (10, 10), (41, 938)])
