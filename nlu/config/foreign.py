@@ -99,7 +99,6 @@ hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or f
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
 hydra.sweeper.enqueue hydra.sweeper.warm_start -> - | the first trial has the values of prior=
 hydra.sweeper.use_defaults -> - | the first trial has the values of prior= in its sweeps
-hydra.sweeper.objectives hydra.sweeper.constraints -> - | a search improves trainer.major_metric only
 hydra.sweeper.gpus_per_trial -> trainer.devices=2 | a GPU for each process of a trial; CUDA_VISIBLE_DEVICES lists them
 hydra.sweeper.keep=rungs -> hydra.sweeper.keep=best | checkpoints of paused trials stay until the end
 hydra.launcher.gpus_per_node -> hydra.launcher.gpus

@@ -11,6 +11,7 @@ from rich.console import Console
 from nlu.config.sentences import counted
 from nlu.search import resources
 from nlu.search.channel import COMPLETE
+from nlu.search.goals import MEASURED, Goals
 from nlu.search.plan import Plan
 
 LOG = "sweep.log"
@@ -49,10 +50,12 @@ def announce(board: Board, plan: Plan, finished: int, begun: int, paused: int) -
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "
         f"{plan.direction} ({plan.folder})"
     )
+    if plan.goals.quantities:
+        board.say(plan.goals.words)
     for line in resources.announced(plan.spec, plan.n_trials):
         board.say(line)
-    if plan.warning is not None:
-        board.say(f"warning: {plan.warning}", style="yellow")
+    for warning in plan.warnings:
+        board.say(f"warning: {warning}", style="yellow")
     if finished or begun or paused:
         also = f", {paused} paused" if paused else ""
         board.say(f"continuing: {counted(finished, 'trial')} finished, {begun} begun{also}")
@@ -102,9 +105,13 @@ def parameters(values: Mapping[str, object]) -> str:
     )
 
 
-def ended_line(trial: FrozenTrial, outcome: Mapping[str, Any]) -> str:
-    """Return the line about a trial that is complete or pruned: value and cost."""
+def ended_line(trial: FrozenTrial, outcome: Mapping[str, Any], goals: Goals) -> str:
+    """Return the line about a trial that is complete or pruned: value, objectives, broken constraints, cost."""
+    measured = trial.user_attrs.get(MEASURED, {})
+    broken = goals.broken(measured)
     examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
     word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
     value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
-    return f"trial {trial.number} {word}: {value}{examples}, {outcome['wall_s']:.0f} s"
+    others = "".join(f", {name} {measured[name]:.6g}" for name in goals.objectives if name in measured)
+    infeasible = f" (breaks {', '.join(broken)})" if broken else ""
+    return f"trial {trial.number} {word}: {value}{others}{examples}, {outcome['wall_s']:.0f} s{infeasible}"

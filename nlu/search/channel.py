@@ -26,6 +26,7 @@ from nlu.jobs.placement import placement
 from nlu.jobs.requeue import time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
+from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
 from nlu.search.pruners import PRUNER, HalvingPruner
 from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
 from nlu.search.storage.opening import open_storage
@@ -69,7 +70,10 @@ class TrialChannel:
         # A job that is asked to stop no longer waits for the storage.
         self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
-        self._pruner = HalvingPruner(self._study.user_attrs.get(PRUNER, {}), self._storage)
+        attributes = self._study.user_attrs
+        self._pruner = HalvingPruner(attributes.get(PRUNER, {}), self._storage)
+        self.quantities = Goals.of(attributes).quantities
+        """what the search wants to know of a trial besides its metric (`nlu.search.goals`)"""
         study_id = self._storage.get_study_id_from_name(study)
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         frozen = self._storage.get_trial(self._id)
@@ -164,8 +168,14 @@ class TrialChannel:
         error: str = "",
         log_file: Path | None = None,
         sd: float | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Write the outcome of this attempt: complete, pruned or failed; a trial that is closed is not changed."""
+        """Write the outcome of this attempt: complete, pruned or failed; before it the quantities of the trial, if any.
+
+        A trial that is closed is not changed.
+        """
+        if measured:
+            self._write(MEASURED, dict(measured))
         known = {"value": value, "examples": examples, "sd": sd, "error": error}
         log_name = str(log_file) if log_file else None
         self._write(OUTCOME, outcome_now(state, self.attempt, wall_s=self.wall_s, log=log_name, **known))
@@ -314,10 +324,17 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
-    best = result["best"]
+    best, is_pruned = result["best"], result["pruned"]
+    # The scores of a pruned trial are not those of its end, so no constraint on them says anything about it.
+    names = [name for name in trial.quantities if not is_pruned or name in QUANTITIES]
+    measured, lacking = quantities_of(result, names)
+    if is_pruned:
+        lacking = []
     # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
     if best["value"] is None or not math.isfinite(best["value"]):
-        trial.finish(FAILED, error=f"{best['metric']} is {best['value']}", log_file=run_dir / LOG)
+        lacking = [f"{best['metric']} is {best['value']}"]
+    if lacking:
+        trial.finish(FAILED, error=", ".join(lacking), log_file=run_dir / LOG)
         return
-    state = PRUNED if result["pruned"] else COMPLETE
-    trial.finish(state, value=best["value"], examples=result["examples"], sd=best.get("sd"))
+    state, sd = PRUNED if is_pruned else COMPLETE, best.get("sd")
+    trial.finish(state, value=best["value"], examples=result["examples"], sd=sd, measured=measured)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -142,7 +143,8 @@ class Steps:
 
     def _may_begin(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether a trial may begin, and there is a configuration for it."""
-        if self.left and self._untried(_tried(trials)) is None:
+        # A grid has a point for each of its trials.
+        if self.left and not self._plan.is_grid and self._untried(_tried(trials)) is None:
             self._are_all_tried = True
             self._say("every configuration has been tried, so no new trial begins")
         return self.left > 0
@@ -160,9 +162,11 @@ class Steps:
         asking: int | None = None,
     ) -> Decision | None:
         """Return what the scheduler decides."""
-        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking, busy=busy)
+        maximize = self._plan.direction == "maximize"
+        found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
-        return self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
+        decision = self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
+        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, number: int, name: str, value: Mapping[str, Any]) -> None:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, value)
@@ -188,6 +192,11 @@ class Steps:
 def _tried(trials: Sequence[FrozenTrial]) -> set[object]:
     """Return the identities of the configurations of some trials."""
     return {identity(values) for trial in trials if (values := steps.values_of(trial)) is not None}
+
+
+def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
+    return {name: -value if name in ("goal", "mean") else value for name, value in why.items()}
 
 
 def paused_line(trial: FrozenTrial) -> str:

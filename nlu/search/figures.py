@@ -24,11 +24,14 @@ log = logging.getLogger(__name__)
 SIZE_INCHES = (7.0, 4.5)
 MOST_NAMED = 12
 """trials that a legend names"""
+MOST_OBJECTIVES = 3
+"""with the metric, of which Optuna draws the front"""
 LEAST_TRIALS = 10
 """complete trials from which importances are computed: of fewer they are chance"""
 PIXELS_PER_INCH = 72
 """on a page at least; a wider figure is scrolled, so that its letters stay readable"""
 TITLES = {
+    "front": "Objectives",
     "history": "Value of each trial",
     "intermediate": "Trials on their way",
     "slices": "Score against each parameter",
@@ -44,18 +47,23 @@ def draw_figures(study: optuna.Study, summary: Summary) -> dict[str, Figure]:
     trials = study.get_trials(deepcopy=False)
     values = {trial.values[0] for trial in trials if trial.state == TrialState.COMPLETE}
     has_reports = any(trial.intermediate_values for trial in trials)
-    name = summary.metric
+    of_values: dict[str, Any] = {"target_name": summary.metric}
+    if summary.objectives:
+        of_values["target"] = lambda trial: trial.values[0]
     wanted: dict[str, Callable[[], Any]] = {}
+    if values and 1 < len(study.directions) <= MOST_OBJECTIVES:
+        names = [summary.metric, *summary.objectives]
+        wanted["front"] = lambda: plots.plot_pareto_front(study, target_names=names)
     if values:
-        wanted["history"] = lambda: plots.plot_optimization_history(study, target_name=name)
+        wanted["history"] = lambda: plots.plot_optimization_history(study, **of_values)
     if has_reports:
         wanted["intermediate"] = lambda: plots.plot_intermediate_values(study)
     if values and summary.params:
-        wanted["slices"] = lambda: plots.plot_slice(study, target_name=name)
+        wanted["slices"] = lambda: plots.plot_slice(study, **of_values)
     complete = sum(trial.state == TrialState.COMPLETE for trial in trials)
     # From equal values nothing follows.
     if len(values) > 1 and complete >= LEAST_TRIALS and summary.params:
-        wanted["importances"] = lambda: plots.plot_param_importances(study, target_name=name)
+        wanted["importances"] = lambda: plots.plot_param_importances(study, **of_values)
     drawn = {kind: _figure(kind, draw) for kind, draw in wanted.items()}
     return {kind: figure for kind, figure in drawn.items() if figure is not None}
 

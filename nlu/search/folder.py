@@ -21,6 +21,7 @@ from nlu.config.schema import has_effect
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.runs.mirror_files import bring_back
+from nlu.search.goals import Goals
 from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences
@@ -31,8 +32,6 @@ from nlu.storage.locks import Locked, hold_folder
 LOCK = ".sweep.lock"
 SPACE, SHARED, FOLDER, ID = "space", "shared", "folder", "id"
 """user attributes of a study: the space, the values that all trials share, the sweep folder, the id that it has too"""
-GOALS = "goals"
-"""user attribute of a study of a former version, with its objectives and constraints"""
 OVER = "over"
 """user attribute of a study: a user has ended the search for good"""
 
@@ -89,18 +88,13 @@ def require_same(
     if study is None:
         return
     where = f"the study {name} in {url}"
-    if len(study.directions) > 1 or before.get(GOALS, {}).get("constraints"):
-        raise UserError(
-            f"{where} was begun by an earlier version of nlu, with objectives or constraints, which there are no more; "
-            "continue it with that version, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)"
-        )
-    known = study.directions[0].name.lower()
     if any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
-        # Its beginning was cut off by a kill, or Optuna has made it. Its direction never changes.
-        if known != direction:
+        # Its beginning was cut off by a kill, or Optuna has made it. Its directions never change.
+        there, here = [each.name.lower() for each in study.directions], [direction, *Goals.of(now).directions]
+        if there != here:
             raise UserError(
-                f"{where} is to {known}, this search to {direction}; choose another hydra.sweep.dir (and "
-                "hydra.sweeper.study_name)"
+                f"{where} is to {', '.join(there)}, this search to {', '.join(here)}; choose another hydra.sweep.dir "
+                "(and hydra.sweeper.study_name)"
             )
         return
     # A folder that was moved holds it too. Another host may have a folder of the same path.
@@ -114,6 +108,7 @@ def require_same(
             f"{where} is over: python -m nlu.jobs {folder} --stop has ended it; choose another hydra.sweep.dir for "
             f"another search (python -m nlu.report search {folder} shows this one)"
         )
+    known = study.directions[0].name.lower()
     found = space_differences(before[SPACE], now[SPACE])
     found += space_differences(_described(before, known), _described(now, direction), absent="absent")
     if found:
@@ -139,9 +134,11 @@ def _refuse_held(folder: Path, held: Mapping[str, str], name: str, url: str) -> 
 
 def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, object]:
     """Return what has to be the same in each command of a search besides its space."""
-    pruner = attributes[PRUNER]["name"]
+    goals, pruner = Goals.of(attributes), attributes[PRUNER]["name"]
     return {
         "direction": direction,
+        "hydra.sweeper.objectives": list(goals.objectives),
+        "hydra.sweeper.constraints": [constraint.text for constraint in goals.constraints],
         # Trials that were stopped do not continue where others are paused.
         "hydra.sweeper.pruner": " or ".join(PAUSING) if pruner in PAUSING else "one that pauses no trial",
         # Here, since the attributes of a study that an earlier version began have all keys.

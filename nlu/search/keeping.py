@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from nlu.config.errors import UserError
 from nlu.runs.freeing import free
 from nlu.runs.mirror_files import free_mirror
-from nlu.search.steps import best_trial
+from nlu.search.goals import best_trials
 from nlu.storage.locks import Locked
 from nlu.storage.refusals import Unreachable
 
@@ -33,12 +33,14 @@ LEAVES_S, LEAVES_POLL_S = 30.0, 0.2
 
 def freed(study: Study) -> dict[int, bool]:
     """Return by number each trial whose checkpoints may go where only the best trial keeps its own, and whether its
-    best ones stay: those of the best trial, and of all pruned ones until a trial is complete."""
+    best ones stay: those of the best trial, with several objectives of all on the front, and of all pruned ones until a
+    trial that keeps the constraints is complete."""
     decided = study.get_trials(deepcopy=False, states=DECIDED)
-    if (best := best_trial(study)) is None:
+    kept = {trial.number for trial in best_trials(study)}
+    if not kept:
         # All may end like this, and then the weights of pruned trials are the only ones.
         return {trial.number: trial.state == TrialState.PRUNED for trial in decided}
-    return {trial.number: trial.number == best.number for trial in decided}
+    return {trial.number: trial.number in kept for trial in decided}
 
 
 def note_kept(study: Study, keep: str, mirror: str | None) -> None:

@@ -13,13 +13,19 @@ class SearchKeys:
     _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
     defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
     sampler: Any = MISSING
-    """hydra/sweeper/sampler=tpe|random|gp; sampler.seed null = the run's seed"""
+    """hydra/sweeper/sampler=tpe|random|grid|gp; sampler.seed null = the run's seed"""
     n_trials: int = 30
     """Finished trials in all, over every continuation of the search; failed ones count."""
     n_jobs: int = 1
     """Trials in flight."""
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
+    objectives: list[Any] | None = None
+    """What is improved besides the metric, [latency_ms, parameters]: also size_mb and metrics of the dev set; the
+    result is the Pareto front; null = only the metric"""
+    constraints: list[Any] | None = None
+    """Bounds of such quantities, ["latency_ms<=5", "parameters<=10e6"]; a trial that breaks one is never the best;
+    null = none"""
     storage: str | None = None
     """null (a journal in the sweep folder), a path, postgresql://, s3://, oss://"""
     study_name: str | None = None

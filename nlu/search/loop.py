@@ -37,6 +37,7 @@ from nlu.search.failures import (
 )
 from nlu.search.faults import StorageUnavailable
 from nlu.search.folder import OVER, bring_trials_back
+from nlu.search.goals import best_trials
 from nlu.search.keeping import Keeper, note_kept
 from nlu.search.plan import Plan
 from nlu.search.slots import Ended
@@ -253,7 +254,7 @@ class Search:
             self._failed(frozen, outcome)
             return
         close(self.plan.study, frozen)
-        self.board.say(f"{ended_line(frozen, outcome)}; best {self._best()}")
+        self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
         self._update_files()
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
@@ -341,7 +342,7 @@ class Search:
         return self.plan.study.get_trials(deepcopy=False)
 
     def _best(self) -> str:
-        best = steps.best_trial(self.plan.study)
+        best = next(iter(best_trials(self.plan.study)), None)
         return "none yet" if best is None else f"{best.values[0]:.6g} (trial {best.number})"
 
     def _update_files(self) -> None:
@@ -366,9 +367,10 @@ class Search:
 
         A user who has ended the search expects no complete trial.
         """
-        has_none = not self.is_over and steps.best_trial(self.plan.study) is None
+        has_none = not self.is_over and not best_trials(self.plan.study)
         if has_none:
-            count = counted(len(self._trials()), "trial")
-            print_error(UserError(f"of {count} none completed; a best trial needs one"))
+            count, goals = counted(len(self._trials()), "trial"), self.plan.goals
+            within = " within the constraints" if goals.constraints else ""
+            print_error(UserError(f"of {count} none completed{within}; a best trial needs one"))
         if has_none or not self.is_summarized:
             raise SystemExit(1)

@@ -1,7 +1,7 @@
 """All uses of private parts of Optuna, read in 5.0.0, with a fallback if a version lacks them."""
 
 import copy
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import cast
 
 from optuna import storages
@@ -28,6 +28,11 @@ class _Levelled:
     def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
         self._study, self._level_of = study, level_of
 
+    @property
+    def direction(self) -> StudyDirection:
+        """That of the reports. Optuna's TPE asks for it, to rank pruned trials; a study of several has none."""
+        return self._study.directions[0]
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._study, name)
 
@@ -41,7 +46,7 @@ class _Levelled:
     def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
         if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
             return trial
-        value = best_so_far(trial, maximize=self._study.direction == StudyDirection.MAXIMIZE)
+        value = best_so_far(trial, maximize=self.direction == StudyDirection.MAXIMIZE)
         # The storage may hold the same objects.
         trial = copy.copy(trial)
         trial.state = TrialState.PRUNED
@@ -56,6 +61,15 @@ def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
     by `Study._get_trials`. In a version without that, they get the study itself.
     """
     return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
+
+
+def write_constraints(storage: BaseStorage, trial_id: int, violations: Mapping[str, float]) -> None:
+    """Write by how much a trial breaks each constraint, as `Trial.set_constraint` does, which needs a sampler.
+
+    Samplers, `Study.best_trial` and dashboards read it; a trial with a positive number is infeasible.
+    """
+    for name, value in violations.items():
+        storage.set_trial_system_attr(trial_id, f"constraints:{name}", value)
 
 
 def forget_trials(study: Study) -> None:

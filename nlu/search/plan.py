@@ -1,5 +1,6 @@
-"""What a search decides before its first trial: direction, sampler, the length of trials, its study."""
+"""What a search decides before its first trial: direction, goals, sampler, the length of trials, its study."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,17 +16,19 @@ from optuna.samplers import BaseSampler
 
 from nlu.config.compose import compose_job
 from nlu.config.errors import UserError
+from nlu.config.sentences import listed
 from nlu.jobs.queue import check_without_launch
 from nlu.search import preflight, resources
 from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
-from nlu.search.preflight import Compose, Direction, Possible
+from nlu.search.goals import GOALS, Direction, Goals, read_goals
+from nlu.search.preflight import Compose, Possible
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
-from nlu.search.sampling import SEEDS, SeededByTrial
+from nlu.search.sampling import SEEDS, Grid, SeededByTrial
 from nlu.search.schedulers.scheduler import FREEZE_THAW
 from nlu.search.settings import SAMPLER_GROUP, Settings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
-from nlu.search.space import overrides_of
+from nlu.search.space import grid_values, overrides_of
 from nlu.search.storage.opening import open_storage
 from nlu.search.storage.patience import PatientStorage
 
@@ -42,6 +45,7 @@ class Checked(Settings):
     """of these trials on this machine; none for jobs elsewhere"""
     metric: str
     direction: Direction
+    goals: Goals
     seed: int
     drawing: BaseSampler
 
@@ -52,9 +56,9 @@ class Checked(Settings):
 
     @property
     def n_trials(self) -> int:
-        """How many trials end."""
+        """How many trials end: of a grid no more than it has."""
         n_trials: int = self.settings["n_trials"]
-        return n_trials
+        return min(n_trials, math.prod(map(len, grid_values(self.space).values()))) if self.is_grid else n_trials
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Plan(Checked):
     study_id: int
     identity: Mapping[str, Any]
     """the attributes by which its study is recognized"""
-    warning: str | None
+    warnings: Sequence[str]
     """what the user should know before the first trial"""
 
     @property
@@ -108,10 +112,11 @@ def plan_search(
     `problems` are those of the settings, `of_space` those of the space. Raises UserError with all problems of a step.
     """
     checked = _checked(asked, problems, of_space)
-    configs, direction = checked.configs, checked.direction
+    configs, goals, direction = checked.configs, checked.goals, checked.direction
     least_gpus = min((need.gpus for need in checked.needs), default=1)
     slots = Slots(asked.config, context, task, asked.settings["n_jobs"], least_gpus)
-    warning = slots.sentence(asked.settings["n_jobs"])
+    said = (slots.sentence(asked.settings["n_jobs"]), _goals_warning(checked))
+    warnings = [warning for warning in said if warning]
     # A folder may have been moved or renamed since its search began.
     name = asked.settings["study_name"] or (held_search(asked.folder) or {}).get("study") or asked.folder.name
     # After all checks that need neither the data nor the storage.
@@ -122,12 +127,13 @@ def plan_search(
         jobs = [_overrides(asked, name, number, trial.overrides) for number, trial in enumerate(checked.trials)]
         check_without_launch(launcher, jobs, configs)
     if asked.is_run and checked.base.dry_run:
-        _end_dry_run(checked, warning)
+        _end_dry_run(checked, warnings)
     # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
     storage = open_storage(asked.url)
     identity = {
         FOLDER: str(asked.folder.absolute()),
         SHARED: preflight.shared_values(checked.base, asked.space.names),
+        GOALS: goals.to_json(),
         PRUNER: {"name": resources.pruner_name(asked.settings)},
         SPACE: asked.space.described(),
     }
@@ -138,8 +144,9 @@ def plan_search(
     if asked.space.priors and spec["name"] != FREEZE_THAW:
         sampler = WithPrior(sampler, asked.space.priors, checked.seed)
     # Without a pruner: only the jobs ask it.
+    directions = [direction, *goals.directions]
     study = optuna.create_study(
-        study_name=name, storage=storage, direction=direction, load_if_exists=True, sampler=sampler
+        study_name=name, storage=storage, directions=directions, load_if_exists=True, sampler=sampler
     )
     return Plan(
         **vars(checked),
@@ -150,7 +157,7 @@ def plan_search(
         study=study,
         study_id=storage.get_study_id_from_name(name),
         identity={**identity, PRUNER: spec},
-        warning=warning,
+        warnings=warnings,
     )
 
 
@@ -167,11 +174,14 @@ def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) 
     needs = [need_of(trial.composed) for trial in trials] if asked.is_local else []
 
     found = [*problems, *resources.unsaved(settings, configs)]
+    metric, metrics = preflight.metrics_of_trials(configs)
+    with _adding_to(found):
+        goals = _goals(asked, configs, metric, metrics)
     with _adding_to(found):
         Gpus(visible_gpus()).require(max((need.gpus for need in needs), default=0))
     if not problems:
         with _adding_to(found):
-            metric, direction = preflight.metric_of(configs, settings["direction"])
+            direction = preflight.direction_of(configs, settings["direction"])
         with _adding_to(found):
             seed, sampler = _sampler(asked, base)
     if found:
@@ -184,6 +194,7 @@ def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) 
         needs=needs,
         metric=metric,
         direction=direction,
+        goals=goals,
         seed=seed,
         drawing=sampler,
     )
@@ -198,12 +209,35 @@ def _adding_to(found: list[str]) -> Iterator[None]:
         found += error.problems
 
 
+def _goals(asked: Settings, configs: Sequence[Mapping[str, Any]], metric: str, metrics: Mapping[str, bool]) -> Goals:
+    """Return the goals. `configs` are trials of nlu.train, none of another program. Raises UserError."""
+    goals = read_goals(asked.settings["objectives"], asked.settings["constraints"], metric, metrics)
+    if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
+        raise UserError(
+            "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "
+            "parameters instead"
+        )
+    return goals
+
+
+def _goals_warning(checked: Checked) -> str | None:
+    goals, pruner = checked.goals, resources.pruner_name(checked.settings)
+    if not goals.objectives or pruner == "none":
+        return None
+    return (
+        f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good in "
+        f"{listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
+    )
+
+
 def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     """Return the seed of a search and its sampler. Raises UserError if it cannot be made."""
     node = asked.settings["sampler"]
     # Without an own one the seed of the run, so that one key makes both the trials and the search repeatable.
     composed = OmegaConf.select(base, "seed") if node.get("seed") is None else node["seed"]
     seed = composed if isinstance(composed, int) else 0
+    if asked.is_grid:
+        return seed % SEEDS, Grid(grid_values(asked.space), seed)
     build = instantiate(
         {**node, "_partial_": True},
         _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
@@ -220,13 +254,13 @@ def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     return seed % SEEDS, SeededByTrial(lambda own_seed: build(seed=own_seed), seed)
 
 
-def _end_dry_run(checked: Checked, warning: str | None) -> None:
+def _end_dry_run(checked: Checked, warnings: Sequence[str]) -> None:
     print(f"# Drawn for each trial: {', '.join(checked.space.names)}")
     if priors := checked.space.priors:
         print(f"# Tried first: {' '.join(overrides_of(priors))}")
     print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
     print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
-    if warning is not None:
+    for warning in warnings:
         print(f"# warning: {warning}")
     raise SystemExit(0)
 

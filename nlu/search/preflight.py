@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
@@ -19,40 +19,51 @@ from nlu.config.checks.faults import choice_problem
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
-from nlu.config.mixtures import own_name
+from nlu.config.mixtures import is_composite, metrics_of, own_name
 from nlu.config.redaction import without_secrets
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import STOPPED
+from nlu.search.goals import Direction
 from nlu.search.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
 """above this number of combinations of groups, each choice is only tried with the first choices of the others"""
 Compose = Callable[[Sequence[str]], DictConfig]
-Direction = Literal["minimize", "maximize"]
 
 
-def metric_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> tuple[str, Direction]:
-    """Return the metric of the trials, and its direction; of another program, without configurations, the one `asked`.
+def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Direction:
+    """Return the direction of the metric of the trials; of another program, without configurations, the one `asked`.
 
     Raises UserError if `asked` is another direction, or if trials have different metrics.
     """
     if not configs:
-        return "value", "maximize" if asked == "maximize" else "minimize"
-    found: dict[str, Direction] = {}
-    for config in configs:
-        task = facts_of(config["task"]["_target_"])
-        metric = config["trainer"]["major_metric"] or task["default_metric"]
-        found[metric] = "minimize" if own_name(metric) in task["lower_is_better"] else "maximize"
-    if len(found) > 1:
-        raise UserError(f"trials would be measured by {' and '.join(found)}; set trainer.major_metric to one of them")
-    ((metric, direction),) = found.items()
+        return "maximize" if asked == "maximize" else "minimize"
+    if len(metrics := dict.fromkeys(metrics_of_trials([config])[0] for config in configs)) > 1:
+        raise UserError(f"trials would be measured by {' and '.join(metrics)}; set trainer.major_metric to one of them")
+    metric, known = metrics_of_trials(configs)
+    direction: Direction = "maximize" if known[metric] else "minimize"
     if asked is not None and asked != direction:
         raise UserError(
             f"hydra.sweeper.direction is {asked}, but {metric} is better when it is "
             f"{'lower' if direction == 'minimize' else 'higher'}; leave it out, or set trainer.major_metric"
         )
-    return metric, direction
+    return direction
+
+
+def metrics_of_trials(configs: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, bool]]:
+    """Return the metric of trials, and by name the metrics that all of them have, with whether more is better.
+
+    Of several tasks together only the metric itself is known, of another program no metric.
+    """
+    metric, found = "value", list[dict[str, bool]]()
+    for config in configs:
+        task = facts_of(config["task"]["_target_"])
+        metric = config["trainer"]["major_metric"] or task["default_metric"]
+        names = [metric] if is_composite(config) else [metric, *metrics_of(config["task"], task)]
+        found.append({name: own_name(name) not in task["lower_is_better"] for name in names})
+    shared = found[0].items() if found else ()
+    return metric, {name: more for name, more in shared if all(name in other for other in found)}
 
 
 def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, str]]:

@@ -7,10 +7,12 @@ is lost, because samplers learn from the trials in the storage.
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -60,6 +62,29 @@ class SeededByTrial(BaseSampler):
     ) -> object:
         sampler = self._of(trial, param_name)
         return sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
+
+
+class Grid(BaseSampler):
+    """Gives each trial the combination of its number, in an order that depends on the seed only."""
+
+    def __init__(self, values: Mapping[str, Sequence[object]], seed: int):
+        self._values = values
+        self._sizes = [len(each) for each in values.values()]
+        self._order = np.random.default_rng(stable_seed(seed, "grid")).permutation(math.prod(self._sizes))
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, object]:
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> object:
+        point = np.unravel_index(self._order[trial.number], self._sizes)
+        return self._values[param_name][int(point[list(self._values).index(param_name)])]
 
 
 AGAIN = "again"

@@ -16,12 +16,14 @@ from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.search import keeping, resources
+from nlu.search.goals import CONSTRAINTS, OBJECTIVES
+from nlu.search.schedulers.scheduler import FREEZE_THAW
 from nlu.search.slots import LOCAL
-from nlu.search.space import Space, space_of
+from nlu.search.space import Space, grid_problems, space_of
 from nlu.search.storage.opening import journal_of, storage_url, url_problems
 
 SAMPLER_GROUP = "hydra/sweeper/sampler"
-SAMPLERS = ("tpe", "random", "gp")
+SAMPLERS = ("tpe", "random", "grid", "gp")
 SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
 """what names the folder of a trial, in the words of nlu and of Hydra"""
 
@@ -64,6 +66,10 @@ class Settings:
         sampler = self.settings["sampler"]
         target = sampler["_target_"].rpartition(".")[2] if isinstance(sampler, dict) else ""
         return target.removesuffix("Sampler").lower()
+
+    @property
+    def is_grid(self) -> bool:
+        return self.sampler_name == "grid"
 
 
 def read_settings(
@@ -117,6 +123,14 @@ def _problems(asked: Settings) -> Iterator[str]:
             f"hydra.sweeper.pruner is {pruner}, which pauses trials, but the program has no key trial; choose "
             "hydra.sweeper.pruner=none"
         )
+    for key, written in ((OBJECTIVES, settings["objectives"]), (CONSTRAINTS, settings["constraints"])):
+        if written and not asked.hands_trial:
+            yield f"{key} is set, but the program has no key trial, so nothing is measured; leave it out"
+    if settings["objectives"] and pauses:
+        yield (
+            f"hydra.sweeper.pruner is {pruner}, which continues the trials with the best value only, but {OBJECTIVES} "
+            "is set too; choose hydra.sweeper.pruner=none"
+        )
     sweep: Any = OmegaConf.to_container(hydra.sweep, resolve=False)
     if sweep["subdir"] not in SUBDIRS:
         yield f"hydra.sweep.subdir is {sweep['subdir']}, but the folder of a trial is its number; leave it out"
@@ -136,7 +150,8 @@ def _sampler_problems(asked: Settings) -> list[str]:
         return [f"hydra.sweeper.sampler is {show(written)}, but a sampler is the choice of a group; write {remedy}"]
     if name not in SAMPLERS:
         chosen = asked.config.hydra.runtime.choices[SAMPLER_GROUP]
-        also = "; random tries every combination of choices once" if chosen == "grid" else ""
-        return [f"{SAMPLER_GROUP} is {chosen}, but a search has {', '.join(SAMPLERS)}; choose one of these{also}"]
+        return [f"{SAMPLER_GROUP} is {chosen}, but a search has {', '.join(SAMPLERS)}; choose one of these"]
+    if asked.is_grid and resources.pruner_name(asked.settings) == FREEZE_THAW:
+        return [f"{SAMPLER_GROUP} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
     problem = value_problem("hydra.sweeper.sampler.seed", int | None, written.get("seed"))
-    return [problem] if problem else []
+    return [*([problem] if problem else []), *(grid_problems(asked.space) if asked.is_grid else [])]

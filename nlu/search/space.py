@@ -7,6 +7,7 @@ The grammar is that of Hydra, read by hydra-optuna-sweeper: `choice(a,b)`, `rang
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -39,6 +40,18 @@ def distribution_of(override: Override) -> BaseDistribution:
         return CategoricalDistribution(list[Any](override.sweep_iterator(transformer=Transformer.encode)))
     found: BaseDistribution = create_optuna_distribution_from_override(override)
     return found
+
+
+def values_of(distribution: BaseDistribution) -> Sequence[object] | None:
+    """Return every value of a distribution, in order; None for a continuous interval."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    if isinstance(distribution, IntDistribution):
+        return range(distribution.low, distribution.high + 1, distribution.step)
+    if not isinstance(distribution, FloatDistribution) or distribution.step is None:
+        return None
+    low, high, step = (Decimal(str(number)) for number in (distribution.low, distribution.high, distribution.step))
+    return [float(low + count * step) for count in range(int((high - low) / step) + 1)]
 
 
 PARAMS = "hydra.sweeper.params"
@@ -276,6 +289,25 @@ def _check_branches(space: Space, problems: list[str]) -> None:
                     f"{WHEN}.'{branch}'.{name} is {shown(distribution)}, elsewhere {shown(known[name])}; "
                     "all sweeps of one key must be of one kind, with the same choices"
                 )
+
+
+def grid_problems(space: Space) -> list[str]:
+    """Return why a space is not a grid: intervals, conditions and priors."""
+    problems = []
+    if space.branches:
+        problems.append(f"{WHEN} needs hydra/sweeper/sampler=random or tpe; choose one, or run a grid for each branch")
+    problems += [f"{name} has a prior, but a grid tries every combination; leave prior= out" for name in space.priors]
+    return problems + [
+        f"{name} is {shown(distribution)}, but a grid needs a list of values; write choice(...) or range(...), or "
+        "choose hydra/sweeper/sampler=random or tpe"
+        for name, distribution in space.params.items()
+        if values_of(distribution) is None
+    ]
+
+
+def grid_values(space: Space) -> dict[str, Sequence[object]]:
+    """Return the values of each parameter of a space without `grid_problems`."""
+    return {name: values_of(distribution) or () for name, distribution in space.params.items()}
 
 
 def identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nlu.search.goals import is_infeasible
 from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision, Standing
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
@@ -145,6 +145,9 @@ def _standing(
     points = [*(point for point in points if point[0] not in ends), *_means_at(trial, sign)]
     if trial.state.is_finished():
         state = {"FAIL": FAILED, "PRUNED": STOPPED}.get(trial.state.name, ENDED)
+        if is_infeasible(trial):
+            # Its values do not count, but its examples do.
+            state, points = FAILED, [(at, math.nan) for at, _ in points]
     else:
         state = PAUSED if is_asking or (is_paused(trial) and not is_busy) else RUNNING
     found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends, asks=is_asking)
@@ -177,13 +180,6 @@ def best_so_far(trial: FrozenTrial, *, maximize: bool) -> float:
         return math.nan if value is None else value
     found = filter(math.isfinite, trial.intermediate_values.values())
     return (max if maximize else min)(found, default=math.nan)
-
-
-def best_trial(study: Study) -> FrozenTrial | None:
-    """Return the complete trial with the best value, of equal ones the first; None without any."""
-    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-    pick = max if study.directions[0].name == "MAXIMIZE" else min
-    return pick(complete, key=lambda trial: trial.values[0], default=None)
 
 
 def values_of(trial: FrozenTrial) -> Mapping[str, object] | None:

@@ -17,7 +17,9 @@ from nlu.config.sentences import counted, numbered
 from nlu.jobs.listing import cancel_jobs
 from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
 from nlu.search.folder import OVER, hold
+from nlu.search.goals import MEASURED, Goals
 from nlu.search.keeping import Keeper
+from nlu.search.optuna_private import write_constraints
 from nlu.search.steps import best_so_far
 from nlu.search.storage.opening import study_in
 
@@ -92,12 +94,18 @@ def with_outcome(study: Study, trial: FrozenTrial, why: str) -> FrozenTrial:
 
 def close(study: Study, trial: FrozenTrial) -> None:
     """Tell a study how one of its trials has ended, by its outcome; a trial that is closed stays as it is."""
+    goals, measured = Goals.of(study.user_attrs), trial.user_attrs.get(MEASURED, {})
     outcome = trial.user_attrs[OUTCOME]
     value, state = outcome["value"], STATES[outcome["state"]]
     with suppress(UpdateFinishedTrialError):
+        write_constraints(study._storage, trial._trial_id, goals.violations(measured))
         # Optuna closes no trial that waits, as one does that was paused and is then stopped, or fails as it saves.
         if trial.state == TrialState.WAITING:
             study._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
-        # Optuna would give a pruned one its last report.
-        values = None if state == TrialState.FAIL or value is None or not math.isfinite(value) else [value]
+        values = None
+        if state == TrialState.COMPLETE:
+            values = [value, *(measured[name] for name in goals.objectives)]
+        elif state == TrialState.PRUNED and not goals.objectives and value is not None and math.isfinite(value):
+            # Optuna would give it its last report. Of several objectives it has no others.
+            values = [value]
         study._storage.set_trial_state_values(trial._trial_id, state, values)

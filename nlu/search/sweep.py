@@ -36,8 +36,8 @@ def sweep(
                 plan = plan_search(asked, problems, of_space, context, task)
                 settle(plan.folder, plan.url, plan.study, plan.identity, plan.direction)
                 # For Optuna's figures and dashboard.
-                if plan.study.metric_names != [plan.metric]:
-                    plan.study.set_metric_names([plan.metric])
+                if plan.study.metric_names != (names := [plan.metric, *plan.goals.objectives]):
+                    plan.study.set_metric_names(names)
                 if mirror is not None:
                     mirror.saved()
                 _run(Search(plan, mirror))

@@ -3,8 +3,8 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class TrialRow:
     wall_s: float | None
     params: dict[str, Any]
     error: str
+    measured: dict[str, float] = field(default_factory=dict)
+    """objectives besides the metric, and the quantities of constraints"""
+    is_feasible: bool | None = None
+    """whether it keeps all constraints; None without any, or if that is not known"""
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,21 @@ class Summary:
     """by number"""
     params: list[str]
     """the keys that any trial drew"""
+    objectives: list[str] = field(default_factory=list)
+    """those besides the metric"""
+    best: list[int] = field(default_factory=list)
+    """the best trial; of several objectives the front, the trial with the best metric first"""
 
     @property
     def ranked(self) -> list[TrialRow]:
-        """All trials, best first: by state, then by value."""
+        """All trials, best first: by state, the best ones first, those that break a constraint last, by value."""
         return sorted(self.trials, key=self._rank)
 
-    def _rank(self, trial: TrialRow) -> tuple[int, float, int]:
+    def _rank(self, trial: TrialRow) -> tuple[int, bool, bool, float, int]:
         # The smallest is the best for both directions of a metric; a trial without a value comes last.
         value = math.inf if trial.value is None else (-trial.value if self.maximize else trial.value)
-        return STATE_ORDER.index(trial.state), value, trial.number
+        is_best = trial.number in self.best
+        return STATE_ORDER.index(trial.state), not is_best, trial.is_feasible is False, value, trial.number
 
     @property
     def counts(self) -> str:
@@ -87,7 +96,18 @@ def _fields(summary: Summary) -> list[_Field]:
         _Field("examples", lambda trial: trial.examples, count_text, may_go=1),
         _Field("wall_s", lambda trial: trial.wall_s, _duration_text, may_go=2, header="wall"),
     ]
+    quantities = [*summary.objectives, *(name for trial in summary.trials for name in trial.measured)]
+    found += [_Field(name, _quantity(name), value_text) for name in dict.fromkeys(quantities)]
+    if summary.objectives:
+        found.append(_Field("front", lambda trial: trial.number in summary.best, lambda is_on: "*" * is_on, False))
+    if any(trial.is_feasible is not None for trial in summary.trials):
+        words = {True: "yes", False: "no", None: ""}
+        found.append(_Field("feasible", lambda trial: trial.is_feasible, words.__getitem__, False))
     return [*found, *(_Field(name, _drawn(name), value_text, False) for name in summary.params)]
+
+
+def _quantity(name: str) -> Callable[[TrialRow], object]:
+    return lambda trial: trial.measured.get(name)
 
 
 def _drawn(name: str) -> Callable[[TrialRow], object]:
@@ -97,9 +117,14 @@ def _drawn(name: str) -> Callable[[TrialRow], object]:
 def write_trials(path: Path, summary: Summary) -> None:
     """Write a line for each trial, by number, with all digits."""
     fields = [*_fields(summary), _Field("error", lambda trial: trial.error, str)]
-    lines = [[field.name for field in fields]]
-    lines += [[_cell(field.of(trial)) for field in fields] for trial in summary.trials]
-    write_text(path, "".join("\t".join(line) + "\n" for line in lines))
+    rows = ((field.of(trial) for field in fields) for trial in summary.trials)
+    write_table(path, [field.name for field in fields], rows)
+
+
+def write_table(path: Path, names: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a header and tab-separated lines."""
+    lines = ["\t".join(names), *("\t".join(map(_cell, row)) for row in rows)]
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _cell(value: object) -> str:

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,10 @@ class RunningMean:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
         if not self._heard:
             self.report(result["examples"], _last_value(result))
+
+    @property
+    def quantities(self) -> Sequence[str]:
+        return self._of_first.quantities
 
     def add(self, result: dict[str, Any]) -> None:
         """Add a finished repeat, from its result.json."""

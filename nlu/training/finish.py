@@ -12,10 +12,12 @@ from nlu.display.curve_figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.optim.optimizer import averaged
 from nlu.runs.freeing import RESULT, remove_unkept
+from nlu.search.goals import MEASURED
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
 from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
+from nlu.training.measuring import asked_for, measured
 from nlu.training.parallel import load_weights
 from nlu.training.parts import Training
 
@@ -50,6 +52,8 @@ def finish(run: Training) -> None:
             summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})
             metrics = summed | {name: values for name, values in metrics.items() if name not in summed}
             last = summed if best.step == run.state.step else last
+    # A collective, and before anything is written: a kill amid it leaves nothing half measured.
+    quantities = measured(run, asked_for(run))
     if run.stepper.ranks.is_first:
         if run.is_out_of_patience and run.state.step < run.due.total_steps:
             log.info(
@@ -64,7 +68,8 @@ def finish(run: Training) -> None:
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        write_json(run.run_dir / RESULT, result_of(run, metrics, last))
+        told = {MEASURED: quantities} if quantities else {}
+        write_json(run.run_dir / RESULT, result_of(run, metrics, last) | told)
         remove_unkept(run.run_dir)
 
 

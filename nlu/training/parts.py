@@ -1,7 +1,7 @@
 """The parts of one run, which `nlu.training.build` makes and the loop uses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +36,10 @@ class Trial(Protocol):
 
     def pauses(self, examples: int) -> bool:
         """Return whether the run should save its state after `examples` examples and end, to be continued later."""
+
+    @property
+    def quantities(self) -> Sequence[str]:
+        """What is to be measured at the end of the run (`nlu.search.goals.QUANTITIES`)."""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from matplotlib import rcParams
 from optuna.trial import create_trial
 
 from nlu.search.figures import TITLES, draw_figures, write_search_page
+from nlu.search.goals import GOALS, Constraint, Goals
 from nlu.search.summary import read_summary
 from nlu.search.trials import Summary, TrialRow
 from tests.search.studies import study_of
@@ -26,7 +27,7 @@ def test_figures_show_the_values_of_the_trials_and_leave_the_style_of_others_alo
     study = study_of("COMPLETE", 10)
     before = dict(rcParams)
     found = draw_figures(study, read_summary(study))
-    assert list(found) == list(TITLES)
+    assert list(found) == [name for name in TITLES if name != "front"]
     history = found["history"].axes[0]
     assert history.collections[0].get_offsets()[:, 1].tolist() == [trial.value for trial in study.get_trials()]
     assert history.get_ylabel() == "value"
@@ -51,10 +52,24 @@ def test_letters_stay_readable_and_few_trials_have_no_importances(tmp_path: Path
     assert width == round(figures["slices"].get_figwidth() * 72) > 1240
 
 
+@pytest.mark.parametrize("others", [["latency_ms"], ["latency_ms", "size_mb"]])
+def test_the_front_has_the_trials_that_keep_the_constraints(others: list[str]) -> None:
+    study = optuna.create_study(directions=["maximize", *("minimize" for _ in others)])
+    study.set_user_attr(GOALS, Goals(dict.fromkeys(others, False), [Constraint("latency_ms", "<=", 10)]).to_json())
+    for value, other in ((0.9, 8.0), (0.8, 4.0), (0.7, 5.0), (0.95, 20.0)):
+        broken = {"constraints:latency_ms<=10": other / 10 - 1}
+        study.add_trial(create_trial(values=[value, *(other for _ in others)], system_attrs=broken))
+    (axes,) = draw_figures(study, read_summary(study))["front"].axes
+    assert axes.get_xlabel() == "value" and axes.get_ylabel() == "latency_ms"
+    if len(others) == 1:
+        points = {label.get_label(): sorted(label.get_offsets().tolist()) for label in axes.collections}
+        assert points["Feasible Trial"] == [[0.7, 5.0]] and points["Best Trial"] == [[0.8, 4.0], [0.9, 8.0]]
+
+
 def test_a_figure_that_cannot_be_drawn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*unused: object, **named: object) -> None:
         raise ValueError("no")
 
     monkeypatch.setattr(optuna.visualization.matplotlib, "plot_slice", fails)
     study = study_of("COMPLETE", 10)
-    assert {"slices"} == TITLES.keys() - draw_figures(study, read_summary(study)).keys()
+    assert {"slices", "front"} == TITLES.keys() - draw_figures(study, read_summary(study)).keys()

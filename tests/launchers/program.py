@@ -23,6 +23,8 @@ lr: 0.1
 kind: a
 steps: 4
 step_s: 0.0
+latency_ms: 5.0
+parameters: 1000
 fail: false
 fail_from: 1000000
 die_once: false
@@ -90,6 +92,9 @@ def climb(config: DictConfig, folder: Path) -> float:
             (folder / "died").touch()
             os._exit(9)
     result = {"best": {"metric": "height", "value": value}, "pruned": is_pruned, "examples": 100 * step}
+    if trial and trial.quantities:
+        # As a measurement would, it differs each time.
+        result["measured"] = {"latency_ms": config.latency_ms + time.time() % 0.01, "parameters": config.parameters}
     (folder / "result.json").write_text(json.dumps(result))
     return value
 

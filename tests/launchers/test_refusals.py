@@ -47,13 +47,15 @@ WRONG = [
     ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
     ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
     (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
-    ([LR, "hydra/sweeper/sampler=cmaes"], "sampler is cmaes, but a search has tpe, random, gp; choose one of these"),
+    (
+        [LR, "hydra/sweeper/sampler=cmaes"],
+        "is cmaes, but a search has tpe, random, grid, gp; choose one of these",
+    ),
     ([LR, "hydra.sweeper.enqueue=[{optimizer.lr:0.1}]"], "leave it out: the first trial has the values of prior="),
-    ([LR, "hydra.sweeper.objectives=[size_mb]"], "leave it out: a search improves trainer.major_metric only"),
     ([LR, "hydra.sweeper.max_hours=8"], "has no such key; leave it out: timeout 8h python -m nlu.train"),
     ([LR, "hydra.sweeper.gpus_per_trial=2"], "has no such key; write trainer.devices=2"),
     (["optimizer.lr=tag(interval(0,1),prior=2)"], "its prior is 2, which is not in interval(0.0, 1.0)"),
-    (["seed=choice(1,2)", "hydra/sweeper/sampler=grid"], "; random tries every combination of choices once"),
+    ([LR, "hydra/sweeper/sampler=grid"], "a grid needs a list of values"),
     ([LR, "hydra.sweeper.direction=[maximize]"], "must be a text or null; write hydra.sweeper.direction=maximize"),
     ([LR, "hydra.sweeper.n_trials=3,4"], "all jobs share the keys of Hydra; give hydra.sweeper.n_trials one value"),
     ([LR, "hydra.sweeper.pruner=[asha]"], "hydra.sweeper.pruner is ['asha'], which names no pruner; nearest: asha"),
@@ -82,6 +84,15 @@ ALSO_WRONG = [
     ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
     ([LR, "hydra.sweep.subdir=trial_${hydra:job.num}"], "but the folder of a trial is its number; leave it out"),
     (["seed=3"], "nothing is drawn"),
+    (
+        [LR, "hydra.sweeper.objectives=[size_mb]", "trainer.save=false"],
+        "size_mb is that of the weights that a trial saves, but trainer.save is false",
+    ),
+    (["seed=tag(choice(1,2),prior=1)", "hydra/sweeper/sampler=grid"], "seed has a prior, but a grid tries every"),
+    (
+        ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=freeze_thaw"],
+        "sampler is grid, but freeze_thaw draws the trials itself",
+    ),
     (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "unknown choice; nearest: exponential"),
     (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: unknown key"),
 ]
@@ -117,6 +128,10 @@ TOGETHER = [
     (
         ["optimizer.lr=interval(0.2,0.1)", "hydra.sweeper.n_jobs=0", "optimizer.weight_decay=-1"],
         ["`low <= high` must hold, but got (low=0.2", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
+    ),
+    (
+        [LR, "hydra.sweeper.direction=minimize", "hydra.sweeper.objectives=[beauty]",],
+        ["accuracy is better when it is higher", "hydra.sweeper.objectives[0] is beauty, which is neither measured"],
     ),
     (
         [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.pruner=median", "optimizer.weight_decay=-1"],

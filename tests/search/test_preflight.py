@@ -8,12 +8,12 @@ from tests.search.composed import config, read_space
 
 
 def test_the_direction_is_the_metrics():
-    assert preflight.metric_of([config()], None) == ("accuracy", "maximize")
-    assert preflight.metric_of([config(major_metric="loss")], "minimize") == ("loss", "minimize")
+    assert preflight.direction_of([config()], None) == "maximize"
+    assert preflight.direction_of([config(major_metric="loss")], "minimize") == "minimize"
     with pytest.raises(UserError, match="loss is better when it is lower"):
-        preflight.metric_of([config(major_metric="loss")], "maximize")
+        preflight.direction_of([config(major_metric="loss")], "maximize")
     with pytest.raises(UserError, match="accuracy and loss"):
-        preflight.metric_of([config(), config(major_metric="loss")], None)
+        preflight.direction_of([config(), config(major_metric="loss")], None)
 
 
 def test_every_choice_of_a_group_meets_every_other_and_every_end_is_tried():

@@ -6,12 +6,13 @@ from pathlib import Path
 import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from nlu.search import optuna_private
 from nlu.search.sampling import SeededByTrial, drawing
-from nlu.search.space import distribution_of
+from nlu.search.space import distribution_of, values_of
 from nlu.search.steps import pause_of
 
 READ_IN = {
@@ -83,6 +84,12 @@ def test_hydras_own_sweeper_reads_sweeps_as_documented():
     assert read("x=range(0,1,0.1)") == FloatDistribution(0.0, 0.9, step=0.1)
     assert read("x=float(range(1,4))") == CategoricalDistribution([1.0, 2.0, 3.0])
     assert read("x=tag(log,int(interval(1,8)))") == IntDistribution(1, 8, log=True)
+
+
+@pytest.mark.parametrize("text", OVERRIDES)
+def test_a_grid_has_the_values_that_hydras_own_sweeper_gives_it(text):
+    if (values := values_of(read(text))) is not None:
+        assert list(values) == list(OptunaSweeperImpl._to_grid_sampler_choices(read(text)))
 
 
 @pytest.mark.parametrize("text", OVERRIDES)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.search.pruners import NAMES, HalvingPruner, bracket_of, brackets, passes, problem_of
+from nlu.search.pruners import NAMES, HalvingPruner, bracket_of, brackets, judged, problem_of
 from nlu.search.resources import announced, expected_examples
 from nlu.search.steps import PART_ENDS, PART_VALUES
 
@@ -135,6 +135,16 @@ def test_with_folds_a_rung_judges_the_mean_over_those_that_have_ended():
     assert is_pruned({40: 0.9, 100: 0.5}, [40, 90], {"40": 0.9, "90": 0.7})
 
 
+def test_a_trial_that_breaks_a_constraint_is_no_measure_for_others():
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=halving(SPEC, storage))
+    for value, violation in ((0.9, 0.5), (0.5, -0.5), (0.6, -0.5), (0.55, -0.5)):
+        trial = study.ask()
+        trial.report(value, 100)
+        assert trial.should_prune() == (value == 0.55)
+        storage.set_trial_system_attr(trial._trial_id, "constraints:latency_ms<=5", violation)
+
+
 def test_trials_with_other_settings_are_compared_at_equal_examples():
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize", pruner=halving(SPEC, storage))
@@ -183,7 +193,7 @@ def test_the_trials_that_pass_a_rung_over_all_orders_match_a_count_by_hand(n_tri
     for order in itertools.permutations(range(n_trials)):
         found: list[bool] = []
         for place, value in enumerate(order):
-            found.append(passes(value, order[:place], sum(found), 3))
+            found.append(judged(value, order[:place], sum(found), 3)["passed"])
         passed += sum(found)
     assert passed / math.factorial(n_trials) == pytest.approx(PASSED[n_trials], abs=1e-12)
 

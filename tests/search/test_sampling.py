@@ -1,11 +1,15 @@
 """What is drawn for a number depends on seed, number and the trials before, never on breaks."""
 
+import itertools
+
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from nlu.search.pruners import PRUNER
-from nlu.search.sampling import SeededByTrial
+from nlu.search.sampling import Grid, SeededByTrial
+from nlu.search.space import grid_problems, grid_values
+from tests.search.composed import read_space
 
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
 
@@ -34,6 +38,26 @@ def test_a_broken_search_draws_what_an_unbroken_one_does(kind):
         drawn += draw(study, count)
     assert drawn == unbroken
     assert len({params["x"] for params in drawn}) == 14
+
+
+def test_a_grid_gives_each_combination_once_in_the_order_of_its_seed_also_after_a_break():
+    space = read_space({"a": "choice(x,y)", "b": "range(1,4)", "c": "range(0.1,0.4,step=0.1)"}, {}, [])
+    values, drawn = grid_values(space), {1: [], 2: []}
+    for seed, found in drawn.items():
+        storage = optuna.storages.InMemoryStorage()
+        for count in (5, 13):
+            grid = Grid(values, seed)
+            study = optuna.create_study(study_name="s", storage=storage, sampler=grid, load_if_exists=True)
+            found += [tuple(study.ask(space.params).params.values()) for _ in range(count)]
+    assert sorted(drawn[1]) == sorted(drawn[2]) == list(itertools.product("xy", (1, 2, 3), (0.1, 0.2, 0.3)))
+    assert drawn[1] != drawn[2] != sorted(drawn[2])
+
+
+def test_conditions_intervals_and_priors_are_no_grid():
+    space = read_space(
+        {"a": "choice(x,y)", "b": "interval(0,1)", "c": "tag(choice(1,2),prior=1)"}, {"a=x": {"d": "choice(1,2)"}}, []
+    )
+    assert [problem.split()[0] for problem in grid_problems(space)] == ["hydra.sweeper.when", "c", "b"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from nlu.commands.report import main
 from nlu.search.figures import write_search_page
-from nlu.search.steps import PART_ENDS, PART_VALUES, best_trial
+from nlu.search.goals import best_trials
+from nlu.search.steps import PART_ENDS, PART_VALUES
 from nlu.search.summary import read_summary, write_summary
 from tests.few import first
 from tests.launchers.searches import search
@@ -72,7 +73,7 @@ def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_best_trial_is_the_one_of_the_direction(maximize):
     study = study_of(mixed, 18, maximize=maximize)
-    assert best_trial(study).number == study.best_trial.number == read_summary(study).ranked[0].number
+    assert best_trials(study)[0].number == study.best_trial.number == read_summary(study).ranked[0].number
 
 
 @pytest.mark.parametrize("maximize", [True, False])

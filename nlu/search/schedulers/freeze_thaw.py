@@ -92,6 +92,10 @@ class Scale:
         found_N = (np.where(np.isfinite(values_N), values_N, -1e30) - self.median) / self.unit
         return np.maximum(np.where(found_N < 0, -np.log1p(-np.minimum(found_N, 0)), found_N), LOWEST)
 
+    def value(self, standard: float) -> float:
+        """Return the value at a place of this scale."""
+        return self.median + self.unit * (standard if standard > 0 else -math.expm1(-standard))
+
 
 @dataclass(frozen=True)
 class Model:
@@ -200,7 +204,14 @@ class FreezeThaw:
         score_M = (mean_M - goal) / deviation_M
         chance_M = ndtr(score_M)
         chosen = _chosen(paused, score_M, chance_M)
-        why = {"rule": MODEL, **({KERNEL: model.kernel.tolist()} if model.is_fitted else {})}
+        why = {
+            "rule": MODEL,
+            "chance": float(chance_M[chosen]),
+            "goal": scale.value(goal),
+            "at": int(part * min(begun_M[chosen] + horizon, 1.0)),
+            "mean": scale.value(float(mean_M[chosen])),
+            **({KERNEL: model.kernel.tolist()} if model.is_fitted else {}),
+        }
         return (
             self._thawed(paused[chosen], why) if chosen < len(paused) else self._begun(new[chosen - len(paused)], why)
         )

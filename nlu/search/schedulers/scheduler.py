@@ -71,7 +71,7 @@ class Decision:
     values: Mapping[str, object] | None = None
     """the parameters of a new trial; None: the sampler of the search draws them"""
     why: Mapping[str, Any] = field(default_factory=dict)
-    """the rule that decided, and what later decisions read again"""
+    """what decided, for the table of decisions; also what later decisions read again"""
 
 
 class Scheduler(Protocol):
