@@ -68,19 +68,6 @@ def test_transformers_computes_the_logits_of_the_run_without_nlu(name: str, tmp_
         assert found == pytest.approx(np.array(logits) * scale["sd"] + scale["mean"], abs=2e-5)
 
 
-@pytest.mark.thorough
-def test_a_text_read_by_berts_pooler_becomes_a_bert(tmp_path: Path) -> None:
-    run = trained(Kind(("model.pooling=pooler",), classes), tmp_path)
-    export(f"run={run}", "format=huggingface", f"out={tmp_path}/hub")
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hub").eval()
-    assert type(model).__name__ == "BertForSequenceClassification"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
-    rows = rows_of(run)
-    inputs = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
-    with torch.inference_mode():
-        assert model(**inputs).logits.numpy() == pytest.approx(np.array(own_logits(run, tmp_path, rows)), abs=2e-5)
-
-
 POOLINGS = {
     "max": ("model.pooling=max",),
     "attention": ("model.pooling=attention",),
@@ -132,8 +119,7 @@ def test_files_for_other_runtimes_are_held_against_the_run(name: str, written: s
     assert not list(tmp_path.glob(".out*"))
 
 
-@pytest.mark.parametrize("written", ["huggingface", "torchscript"])
-def test_with_loss_bce_the_largest_output_is_what_the_run_decides(written: str, tmp_path: Path) -> None:
+def test_with_loss_bce_the_largest_output_is_what_the_run_decides(tmp_path: Path) -> None:
     # The threshold plays no part in training, so that the second run has the weights of the first.
     first = kept(trained(BCE, tmp_path / "first"))
     ranked = sorted(one["probabilities"]["good"] for one in first)
@@ -141,28 +127,17 @@ def test_with_loss_bce_the_largest_output_is_what_the_run_decides(written: str, 
     run = trained(BCE, tmp_path, f"loss.threshold={middle}")
     own = kept(run)
     assert len({one["prediction"] for one in own}) == 2, "the test wants rows on both sides of the threshold"
-    export(f"run={run}", f"format={written}", f"out={tmp_path}/out")
+    export(f"run={run}", "format=huggingface", f"out={tmp_path}/out")
     assert json.loads((tmp_path / "out/export.json").read_text())["checked"][1]["same"] == 1.0
-    if written == "huggingface":
-        classifier = transformers.pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
-        found = classifier([one["text"] for one in own])
-        assert [one["label"] for one in found] == [one["prediction"] for one in own]
-        for theirs, mine in zip(found, own, strict=True):
-            if mine["prediction"] == "good":
-                assert theirs["score"] == pytest.approx(mine["probability"], abs=1e-5)
-        return
-    model = torch.jit.load(str(tmp_path / "out/model.pt"))  # type: ignore[no-untyped-call]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    for one in own:
-        inputs = tokenizer(one["text"], return_tensors="pt")
-        logits = model(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])[0]
-        assert ("bad", "good")[int(logits.argmax())] == one["prediction"]
+    classifier = transformers.pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
+    found = classifier([one["text"] for one in own])
+    assert [one["label"] for one in found] == [one["prediction"] for one in own]
+    for theirs, mine in zip(found, own, strict=True):
+        if mine["prediction"] == "good":
+            assert theirs["score"] == pytest.approx(mine["probability"], abs=1e-5)
 
 
-@pytest.mark.parametrize("written", ["huggingface", "torchscript"])
-def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_decodes(
-    written: str, tmp_path: Path
-) -> None:
+def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_decodes(tmp_path: Path) -> None:
     run = trained(TASKS["tag"], tmp_path, "model.initializer_range=2", "model.dropout=0")
     # Weights of which the best tags are often no legal sequence.
     weights = load_file(run / "checkpoints/best-1/model.safetensors")
@@ -183,10 +158,8 @@ def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_dec
         for tokens, spans in zip(rows, own, strict=True)
     ]
     assert 0 < sum(same) < len(same), "the test needs rows whose best tags are an illegal sequence, and others"
-    if written != "huggingface":
-        export(f"run={run}", f"format={written}", f"out={tmp_path}/{written}")
-    _, found = json.loads((tmp_path / written / "export.json").read_text())["checked"]
-    assert found["format"] == written and found["same"] == sum(same) / len(same)
+    _, found = json.loads((tmp_path / "huggingface/export.json").read_text())["checked"]
+    assert found["format"] == "huggingface" and found["same"] == sum(same) / len(same)
 
 
 def test_where_transformers_finds_other_spans_an_export_says_why_and_what_to_do(tmp_path: Path, capsys: Any) -> None:
@@ -259,14 +232,11 @@ def test_special_tokens_in_a_text_are_letters_to_the_run_and_to_its_export(
 
 
 @pytest.mark.parametrize("activation", few_first(["gelu", "tanh"], "tanh"))
-@pytest.mark.parametrize("written", ["huggingface", "torchscript"])
-def test_a_head_of_two_layers_is_scored_again_from_its_export(activation, written, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_head_of_two_layers_is_scored_again_from_its_export(activation: str, tmp_path: Path) -> None:
     kind = Kind(("head=mlp", f"head.activation={activation}"), classes)
     run = trained(kind, tmp_path)
     # The export compares its logits with the run's by itself.
-    export(f"run={run}", f"format={written}", f"out={tmp_path}/hub")
-    if written == "torchscript":
-        return
+    export(f"run={run}", "format=huggingface", f"out={tmp_path}/hub")
     theirs = (f"model.pretrained={tmp_path}/hub", "head=mlp", f"head.activation={activation}")
     names = ("data.max_len", "data.train", "data.dev", "data.fields", "data=")
     of_data = [one for one in kind.overrides(tmp_path) if one.startswith(names)]

@@ -99,8 +99,7 @@ def test_peft_loads_the_adapter_of_a_run_over_its_first_weights(of_weights: Any,
     np.testing.assert_allclose(after, nlu.load(run, device="cpu").encode(texts), atol=2e-5)
 
 
-@pytest.mark.parametrize("rslora", [False, True])
-@pytest.mark.parametrize("of_weights", [native, of_transformers])
+@pytest.mark.parametrize(("of_weights", "rslora"), [(native, True), (of_transformers, False)])
 def test_a_run_begins_with_the_matrices_of_peft(of_weights: Any, rslora: bool, hub: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(

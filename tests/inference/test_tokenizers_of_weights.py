@@ -63,7 +63,7 @@ class Reference:
         return torch.nn.functional.linear(vectors, *head).tolist()
 
 
-@pytest.mark.parametrize("name", ["classify", "match", "multilabel"])
+@pytest.mark.parametrize("name", ["classify", "match"])
 def test_logits_of_texts_and_pairs_are_those_of_transformers(hub: Path, tmp_path: Path, name: str) -> None:
     run = run_of(hub, tmp_path, TASKS[name])
     reference = Reference(hub, run)
@@ -125,17 +125,15 @@ def test_spans_of_a_text_are_read_at_its_own_tokens_and_given_in_its_characters(
         assert all(text[span["first"] : span["last"] + 1] == span["text"] for span in one["prediction"])
 
 
-@pytest.mark.parametrize("name", ["classify", "match"])
-def test_an_export_with_such_a_tokenizer_gives_the_same_tokens_and_logits(hub: Path, tmp_path: Path, name: str) -> None:
-    run = run_of(hub, tmp_path, TASKS[name])
+def test_an_export_with_such_a_tokenizer_gives_the_same_tokens_and_logits(hub: Path, tmp_path: Path) -> None:
+    run = run_of(hub, tmp_path, TASKS["match"])
     export(f"run={run}", "format=huggingface", f"out={tmp_path}/out")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (tokenizer.pad_token, tokenizer.cls_token, tokenizer.sep_token) == ("<pad>", "<s>", "</s>")
     assert model.config.pad_token_id == tokenizer.pad_token_id == 1
     reference = Reference(hub, run)
-    pairs = [("ab cd", "北京 zz"), ("ﬁ", "ef, gh")] if name == "match" else [(text,) for text in TEXTS[:6]]
-    for pair in pairs:
+    for pair in [("ab cd", "北京 zz"), ("ﬁ", "ef, gh")]:
         inputs, hidden = reference.hidden(*pair)
         own = tokenizer(*pair, return_tensors="pt")
         assert own["input_ids"].tolist() == inputs["input_ids"].tolist()

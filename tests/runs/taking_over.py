@@ -1,6 +1,6 @@
-"""Run in a separate process by test_takeover.py: how resume=PATH treats another run, killed or living.
+"""Run in a separate process by test_takeover.py: how resume=PATH takes over another run if it is killed meanwhile.
 
-    python taking_over.py FOLDER kills|living OVERRIDE ...
+    python taking_over.py FOLDER OVERRIDE ...
 
 Every start is a fork of this process, which has imported everything; one that is to die does so at a named point.
 """
@@ -8,7 +8,6 @@ Every start is a fork of this process, which has imported everything; one that i
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.runs import folder as run_folder
-from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.training import single
 from nlu.training.processes import launch
 from tests.training.in_process import composed
@@ -113,45 +111,5 @@ def listing(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def living(folder: Path, options: list[str]) -> None:
-    """Let a run save at every step, and others begin from it meanwhile; print the steps that they went on from."""
-    endless = composed(*options, "trainer.max_duration=100000st", "trainer.save_interval=1st")
-    child = os.fork()
-    if child == 0:
-        launch(endless, folder / "first", [])
-        os._exit(1)
-    while not (folder / "first" / "checkpoints" / "best-1" / "COMPLETE").exists():
-        time.sleep(0.01)
-    began_at = []
-    for number in range(3):
-        config, run_dir = composed(*options, f"resume={folder}/first"), folder / f"from-{number}"
-
-        def work(config: Run = config, run_dir: Path = run_dir) -> int:
-            def no_step(run: Any) -> bool:
-                held = {path.name for path in (run.run_dir / "checkpoints").iterdir()}
-                kept = predictions_of(run.run_dir, "dev").header["step"] if kept_sets(run.run_dir) else None
-                (run_dir.with_suffix(".json")).write_text(
-                    json.dumps(
-                        {
-                            "step": run.state.step,
-                            "best": [entry.step for entry in run.state.best],
-                            "held": sorted(held),
-                            "predictions": kept,
-                        }
-                    )  # fmt: skip
-                )
-                os._exit(0)
-
-            single.train = no_step
-            return launch(config, run_dir, [])
-
-        status = forked(work)
-        began_at.append(json.loads(run_dir.with_suffix(".json").read_text()) | {"status": status})
-    alive = os.waitpid(child, os.WNOHANG) == (0, 0)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    print(json.dumps({"alive": alive, "began_at": began_at}))
-
-
 if __name__ == "__main__":
-    {"kills": kills, "living": living}[sys.argv[2]](Path(sys.argv[1]), sys.argv[3:])
+    kills(Path(sys.argv[1]), sys.argv[2:])

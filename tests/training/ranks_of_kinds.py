@@ -3,9 +3,8 @@
     RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS
 
 JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
-PACKAGES is a folder of further packages that the configurations may name. STRATEGY names a
-class of tests.training.strategies. PROVENANCE_TAKES_S makes the first process slow where it writes what
-ran, and fails it if the other went on meanwhile. ROWS_THAT_FIT=RANK:ROWS gives a process memory for so many rows.
+STRATEGY names a class of tests.training.strategies. PROVENANCE_TAKES_S makes the first process slow where it writes
+what ran, and fails it if the other went on meanwhile. ROWS_THAT_FIT=RANK:ROWS gives a process memory for so many rows.
 With FAILS=1 each process writes the error of a run to FOLDER.error-RANK.
 """
 
@@ -46,8 +45,6 @@ def slow_down(seconds: float) -> None:
 def main(jobs: Path) -> None:
     if strategy := os.environ.get("STRATEGY"):
         build.strategy = lambda ranks, *of: getattr(strategies, strategy)(ranks)
-    if packages := os.environ.get("PACKAGES"):
-        sys.path.insert(0, packages)
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):
         slow_down(float(seconds))
     rank, _, rows = os.environ.get("ROWS_THAT_FIT", "").partition(":")

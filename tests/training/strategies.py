@@ -7,40 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nlu.training.parallel import Replicated, SingleProcess
-from nlu.training.ranks import Ranks
-
-
-class Lockstep(Replicated):
-    """A strategy under which a process that leaves out a pass or a tensor is found, as one that holds a part of each
-    tensor would need it."""
-
-    passes_are_local = False
-
-    def __init__(self, ranks: Ranks):
-        super().__init__(ranks)
-        self._met = 0
-
-    def meet(self, what: str) -> None:
-        """Wait for all processes, and require that they are at the same place."""
-        self._met += 1
-        said = self.ranks.gather_to_first((self._met, what))
-        assert self.ranks.from_first(len(set(said)) == 1 if said else None), f"not all are at {what}"
-
-    def prepare(self, module: Any) -> Any:
-        module = super().prepare(module)
-        module.register_forward_pre_hook(lambda *of: self.meet(f"a pass, training: {module.training}"))
-        return module
-
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        for name in tensors:
-            self.meet(name)
-        # What another process than the first gets must not be used.
-        return {name: tensor if self.ranks.is_first else torch.full_like(tensor, 9) for name, tensor in tensors.items()}
-
-    def place(self, whole: Tensor, like: Tensor) -> Tensor:
-        self.meet(f"a tensor {tuple(like.shape)}")
-        return super().place(whole, like)
+from nlu.training.parallel import SingleProcess
 
 
 class Sharded(SingleProcess):

@@ -1,9 +1,7 @@
 """The same promises on a CUDA device, if this machine has one."""
 
-import json
 import math
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.runs.records import read_rows
 from nlu.training.step import Stepper
 from tests.training import in_process
-from tests.training.in_process import MODEL
+from tests.training.kinds import KINDS
 from tests.training.runs import QUICK, TINY, files, result, run, weights
 
 DEVICE = "cuda"
@@ -41,68 +39,28 @@ def test_cuda_and_cpu_learn_the_same_in_fp32(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def single(rng: random.Random) -> dict[str, Any]:
-    label = rng.randrange(2)
-    words = rng.choices("abcdefgh"[3 * label : 3 * label + 5], k=rng.randint(2, 20))
-    return {"text": " ".join(words), "label": str(label)}
-
-
-def pair(rng: random.Random) -> dict[str, Any]:
-    first, second = single(rng), single(rng)
-    return {"text_a": first["text"], "text_b": second["text"], "label": str(int(first["label"] == second["label"]))}
-
-
-def tagged(rng: random.Random) -> dict[str, Any]:
-    words = rng.choices("abcdefgh", k=rng.randint(1, 20))
-    return {"tokens": words, "tags": ["B-X" if word < "c" else "O" for word in words]}
-
-
-def several(rng: random.Random) -> dict[str, Any]:
-    row = single(rng)
-    return {**row, "label": [name for name in "ab" if name in row["text"]]}
-
-
-def measured(rng: random.Random) -> dict[str, Any]:
-    row = single(rng)
-    return {**row, "label": len(row["text"]) / 10}
-
-
-Row = Callable[[random.Random], dict[str, Any]]
-WAYS: dict[str, tuple[Row, tuple[str, ...]]] = {
-    **{method: (single, (f"method={method}",)) for method in ("plain", "rdrop", "fgm", "freelb")},
-    "freelb in a cube": (single, ("method=freelb", "method.norm=linf")),
-    "accumulation": (single, ("method=fgm", "trainer.accumulation=2")),
-    "pooler": (single, ("model.pooling=pooler",)),
-    "mean": (single, ("model.pooling=mean", "method=freelb")),
-    "focal": (single, ("loss=focal", "loss.class_weights=inverse_frequency")),
-    "ghm_c": (single, ("loss=ghm_c",)),
-    "circle": (single, ("loss=circle",)),
-    "pairs": (pair, ("task=match", "method=rdrop")),
-    "apart": (pair, ("task=siamese", "model.pooling=mean")),
-    "apart by cosine": (pair, ("task=siamese", "loss=contrastive", "method=rdrop")),
-    "retrieve": (pair, ("task=retrieve", "model.pooling=mean")),
-    "several labels": (several, ("task=multilabel",)),
-    "numbers": (measured, ("task=regress", "method=rdrop", "trainer.major_metric=loss")),
-    "tags": (tagged, ("task=tag",)),
-    **{f"crf, {method}": (tagged, ("task=tag", "head=crf", f"method={method}")) for method in ("plain", "freelb")},
-    "no dropout in attention": (single, ("model.attention_dropout=0",)),
-    "checkpointing": (single, ("model.gradient_checkpointing=true", "method=rdrop")),
-    "LoRA": (single, ("adapter=lora", "adapter.rank=2")),
-    "mlm": (single, ("task=mlm", "task.mask_fraction=0.4", "trainer.major_metric=loss")),
-    "mlm_pairs": (pair, ("task=mlm_pairs", "task.mask_fraction=0.4", "trainer.major_metric=loss")),
-}
+WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (name, ()) for name in (
+        "classify", "rdrop", "fgm", "freelb", "freelb in linf", "focal", "ghm_c", "circle", "siamese",
+        "siamese with contrastive loss", "retrieve", "multilabel", "tag", "tag with a CRF", "freelb, tags and a CRF",
+        "rdrop and numbers", "LoRA", "mlm", "mlm_pairs",
+    )},
+    "accumulation": ("fgm", ("trainer.accumulation=2",)),
+    "pooler": ("classify", ("model.pooling=pooler",)),
+    "mean": ("freelb", ("model.pooling=mean",)),
+    "pairs": ("match", ("method=rdrop",)),
+    "no dropout in attention": ("classify", ("model.attention_dropout=0",)),
+    "checkpointing": ("rdrop", ("model.gradient_checkpointing=true",)),
+}  # fmt: skip
+"""a kind of run, with more overrides"""
 
 
 def options_of(way: str, folder: Path) -> list[str]:
     """Write the rows of a way to train; returns the overrides."""
-    row, own = WAYS[way]
-    rng = random.Random(0)
-    for name, rows in (("train", 61), ("dev", 23)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(rng)) + "\n" for _ in range(rows)))
+    kind, own = WAYS[way]
     return [
-        *MODEL, "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", *own,
-        f"trainer.device={DEVICE}", "trainer.batch_size=8", "trainer.max_duration=9st", "optimizer.lr=3e-3",
-        "trainer.max_loss=1000",
+        *KINDS[kind].overrides(folder, train_rows=61, dev_rows=23), *own, f"trainer.device={DEVICE}",
+        "trainer.max_duration=9st", "trainer.max_loss=1000",
     ]  # fmt: skip
 
 
@@ -114,7 +72,7 @@ def modes() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = True
 
 
-IN_FP16 = ("plain", "freelb", "accumulation", "pairs", "tags", "crf, plain", "no dropout in attention")
+IN_FP16 = ("classify", "freelb", "accumulation", "pairs", "tag", "tag with a CRF", "no dropout in attention")
 """Ways that are tried in fp16 too, which differs from bf16 in its loss scale only."""
 
 
@@ -141,7 +99,7 @@ def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
 def test_a_run_on_cuda_that_is_killed_within_an_epoch_continues_to_the_same_bytes(
     tmp_path: Path, precision: str
 ) -> None:  # fmt: skip
-    options = [*options_of("plain", tmp_path), f"precision={precision}", "resume=auto", "trainer.save_interval=3st"]
+    options = [*options_of("classify", tmp_path), f"precision={precision}", "resume=auto", "trainer.save_interval=3st"]
     in_process.train(*options, f"hydra.run.dir={tmp_path}/unbroken")
     with in_process.killed_in_backward(6):
         in_process.train(*options, f"hydra.run.dir={tmp_path}/broken")
@@ -154,7 +112,7 @@ def test_a_run_on_cuda_that_is_killed_within_an_epoch_continues_to_the_same_byte
 def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    way = next(iter(WAYS))
+    way = "classify"
     in_process.train(*options_of(way, tmp_path), f"hydra.run.dir={tmp_path}/free")
     losses = in_process.column(tmp_path / "free", "loss")
     bound = f"trainer.max_loss={losses[0] * 0.99}"
@@ -167,7 +125,7 @@ def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
 def test_a_step_that_is_not_finite_is_named_on_cuda(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    way = next(iter(WAYS))
+    way = "classify"
     passes = CrossEntropy.__call__
     monkeypatch.setattr(CrossEntropy, "__call__", lambda *arguments: passes(*arguments) * math.nan)
     in_process.train(*options_of(way, tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
@@ -220,7 +178,7 @@ def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path,
     options = (f"precision={precision}", "precision.init_scale=268435456", "trainer.log_interval=1st")
     # Without master weights, gradients of weights must fit into fp16 too, which takes more steps.
     options += ("trainer.max_duration=30st",)
-    in_process.train(*options_of("plain", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")
+    in_process.train(*options_of("classify", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")
     scale = 268435456.0
     for row in read_rows(tmp_path / "run/train.tsv"):
         assert row["grad_scale"] == scale

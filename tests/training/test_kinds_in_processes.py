@@ -126,37 +126,21 @@ def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
         assert "head.linear.weight" in changed
 
 
-def run_by_strategies(kind: Kind, folder: Path, strategy: str, *options: str) -> tuple[Path, Path]:
-    """Run four steps in two processes as usual, and by another strategy that continues after two of them."""
-    # Shares of 1 and 0 rows end each epoch of both sets; the test set is scored with weights that all have loaded.
-    given = (
-        *kind.overrides(folder, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=2", "trainer.accumulation=3",
-        "trainer.eval_interval=1st", "trainer.eval_batch_size=2", "trainer.keep_best=2",
-        f"data.test={folder}/dev.jsonl", *options,
-    )  # fmt: skip
-    half, whole = (composed(*given, f"trainer.max_duration={steps}st") for steps in (2, 4))
-    continued = replace(whole, resume=str(folder / "half"))
-    run_in_two([(half, folder / "half"), (continued, folder / "other")], folder, STRATEGY=strategy)
-    run_in_two([(whole, folder / "usual")], folder)
-    return folder / "usual", folder / "other"
-
-
-@pytest.mark.thorough
-def test_every_process_takes_part_in_each_pass_and_in_each_saved_tensor(tmp_path: Path) -> None:
-    usual, met = run_by_strategies(KINDS["fgm"], tmp_path, "Lockstep")
-    files = sorted(path.relative_to(usual) for path in usual.rglob("*.safetensors"))
-    assert len(files) == 5
-    for file in files:
-        assert (met / file).read_bytes() == (usual / file).read_bytes(), file
-    assert result(met)["metrics"] == result(usual)["metrics"]
-
-
 @pytest.mark.thorough
 def test_a_sharding_strategy_trains_saves_and_continues_like_an_ordinary_one(tmp_path: Path) -> None:
+    # Shares of 1 and 0 rows end each epoch of both sets; the test set is scored with weights that all have loaded.
     # A rate at which rounding does not decide: Adam divides small gradients by themselves.
-    usual, sharded = run_by_strategies(KINDS["classify"], tmp_path, "Sharded", "optimizer.eps=0.001")
+    given = (
+        *KINDS["classify"].overrides(tmp_path, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=2",
+        "trainer.accumulation=3", "trainer.eval_interval=1st", "trainer.eval_batch_size=2", "trainer.keep_best=2",
+        f"data.test={tmp_path}/dev.jsonl", "optimizer.eps=0.001",
+    )  # fmt: skip
+    half, whole = (composed(*given, f"trainer.max_duration={steps}st") for steps in (2, 4))
+    continued = replace(whole, resume=str(tmp_path / "half"))
+    run_in_two([(half, tmp_path / "half"), (continued, tmp_path / "sharded")], tmp_path, STRATEGY="Sharded")
+    run_in_two([(whole, tmp_path / "usual")], tmp_path)
     for name in ("last/model", "last/average", "last/optimizer", "best-1/model"):
-        expected, found = tensors(usual, name), tensors(sharded, name)
+        expected, found = tensors(tmp_path / "usual", name), tensors(tmp_path / "sharded", name)
         assert found.keys() == expected.keys()
         for key, value in expected.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)

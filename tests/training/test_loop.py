@@ -203,12 +203,11 @@ def test_a_run_stopped_before_its_last_step_saves_that_step_and_ends_on_resume(
     assert result(tmp_path / "run")["steps"] == 3
 
 
-@pytest.mark.parametrize("keep_best", [1, 3])
 def test_patience_ends_a_run_that_gets_worse_however_many_of_the_best_are_kept(
-    worsening: tuple[str, ...], tmp_path: Path, keep_best: int
+    worsening: tuple[str, ...], tmp_path: Path
 ) -> None:
     train(
-        *TINY, *worsening, f"trainer.keep_best={keep_best}", "trainer.patience=3st", "trainer.max_duration=12st",
+        *TINY, *worsening, "trainer.keep_best=3", "trainer.patience=3st", "trainer.max_duration=12st",
         f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
     losses = scores(tmp_path / "run", "dev", "loss")
@@ -216,22 +215,18 @@ def test_patience_ends_a_run_that_gets_worse_however_many_of_the_best_are_kept(
     assert result(tmp_path / "run")["steps"] == 4 and result(tmp_path / "run")["best"]["step"] == 1
 
 
-def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, ...], tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    train(*TINY, *worsening, "trainer.keep_best=3", "trainer.max_duration=4st", f"hydra.run.dir={run_dir}")
-    found, losses = predictions_of(run_dir, "dev"), scores(run_dir, "dev", "loss")
-    assert found.header["kind"] == "nlu.metrics.kinds.ClassKind"
-    assert found.header["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
-    mean = np.mean([row["loss"] for row in found])
-    assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
-
-
-def test_the_test_set_is_scored_with_the_best_weights(worsening: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_predictions_and_the_test_set_are_those_of_the_best_evaluation(
+    worsening: tuple[str, ...], tmp_path: Path
+) -> None:
     dev_file = next(entry for entry in worsening if entry.startswith("data.dev=")).partition("=")[2]
-    train(*TINY, *worsening, f"data.test={dev_file}", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
-    found = result(tmp_path / "run")
+    run_dir, given = tmp_path / "run", ("trainer.keep_best=3", "trainer.max_duration=4st")
+    train(*TINY, *worsening, f"data.test={dev_file}", *given, f"hydra.run.dir={run_dir}")
+    found, kept, losses = result(run_dir), predictions_of(run_dir, "dev"), scores(run_dir, "dev", "loss")
     assert found["best"]["step"] == 1 and found["metrics"]["test"] == found["metrics"]["dev"]
     assert found["metrics"]["test"]["loss"] < found["last"]["dev"]["loss"]
+    assert kept.header["kind"] == "nlu.metrics.kinds.ClassKind" and kept.header["step"] == 1 and len(losses) == 4
+    mean = np.mean([row["loss"] for row in kept])
+    assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
 
 
 def test_the_threshold_of_the_first_set_decides_on_the_others_and_on_the_test_set(tmp_path: Path) -> None:
@@ -267,17 +262,6 @@ def test_patience_and_throughput_of_a_killed_run_continue_counting(data: tuple[s
     # Steps 4 of the first process, 8 to 10 of the second: each leaves out three.
     assert ended["throughput"]["examples"] == SIZES[3] + sum(SIZES[7:10])
     assert ended["throughput"]["steps_s"] > killed["throughput"]["steps_s"] and ended["train_s"] > killed["train_s"]
-
-
-def test_an_evaluation_saves_the_state_without_any_other_interval(data: tuple[str, ...], tmp_path: Path) -> None:
-    options = (*TINY, *data, "trainer.eval_interval=2st", "trainer.save_interval=0", "trainer.max_duration=6st")
-    with at_backward(4, die), pytest.raises(Killed):
-        train(*options, f"hydra.run.dir={tmp_path}/run")
-    assert state_of(tmp_path / "run")["step"] == 2
-    train(*options, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/two")
-    for name in ("model", "average", "optimizer"):
-        killed, whole = (tensors(tmp_path / run, f"last/{name}") for run in ("run", "two"))
-        assert all(np.array_equal(killed[key], whole[key]) for key in whole)
 
 
 def test_a_new_best_saves_the_state_too_and_a_killed_run_continues_to_the_same_bytes(

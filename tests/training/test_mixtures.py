@@ -3,23 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 from nlu.config.errors import UserError
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.runs.records import read_rows
-from nlu.training.parts import Training
 from tests.training.in_process import (
-    NO_DROPOUT,
     STANDING_STILL,
     composed,
     scores,
-    start,
     train,
 )
 from tests.training.mixtures import CLASSES, PAIRS, TAGS, TAGS_OF_CRF, mixture, one_set
@@ -106,52 +101,6 @@ def test_a_mixture_of_one_set_is_the_plain_run_to_the_bit(member: Any, tmp_path:
             list(predictions_of(tmp_path / run, own)) for run, own in (("mixed", f"{name}-only"), ("plain", name))
         ]
         assert records[0] == records[1]
-
-
-def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
-    """Return the gradients of a step, before any update."""
-    passes = run.stepper.passes
-    part, micro_batches, _ = run.rows(step + 1)
-    shares = passes.shares(part, micro_batches, 0)
-    counts, _ = passes.count(shares, False)
-    passes.model.train()
-    passes.run(shares, {name: passes.weights[name] / max(1, count) for name, count in counts.items()}, 1)
-    return {name: one.grad.clone() for name, one in passes.model.named_parameters() if one.grad is not None}
-
-
-def built(*overrides: str, folder: Path) -> Training:
-    """Return the parts of a run that was not begun."""
-    found: list[Training] = []
-
-    def keep(run: Training) -> bool:
-        found.append(run)
-        raise KeyboardInterrupt
-
-    with mock.patch("nlu.training.single.train", keep), pytest.raises(KeyboardInterrupt):
-        start(composed(*overrides), folder)
-    return found[0]
-
-
-def test_the_gradient_of_a_step_comes_only_from_its_set(tmp_path: Path) -> None:
-    options = (*NO_DROPOUT, "trainer.bucket_batches=1", "trainer.accumulation=2", "trainer.batch_size=4")
-    mixed = built(*mixture(tmp_path, MEMBERS, *options), folder=tmp_path / "mixed")
-    start_weights = {name: value.clone() for name, value in mixed.stepper.model.state_dict().items()}
-    for name, member in MEMBERS.items():
-        own = built(*one_set(tmp_path, name, member, *options), folder=tmp_path / f"single-{name}")
-        renamed = {
-            key.replace(f"head.{name}.", "head."): value
-            for key, value in start_weights.items()
-            if key.startswith(("backbone.", f"head.{name}."))
-        }
-        own.stepper.model.load_state_dict(renamed)
-        first = next(step for step in range(20) if mixed.order.member_of(step) == name)
-        of_mixed, of_own = mixed.rows(first + 1)[1], own.rows(1)[1]
-        assert [batch.tolist() for batch in of_mixed] == [batch.tolist() for batch in of_own]
-        found, wanted = gradients_of(mixed, first), gradients_of(own, 0)
-        found = {key.replace(f"head.{name}.", "head."): value for key, value in found.items()}
-        assert found.keys() == wanted.keys()
-        for key in wanted:
-            torch.testing.assert_close(found[key], wanted[key], rtol=1e-6, atol=1e-9)
 
 
 def test_the_weight_of_a_task_multiplies_the_loss_of_its_steps_only(tmp_path: Path) -> None:

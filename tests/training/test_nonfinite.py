@@ -21,11 +21,9 @@ from tests.training.in_process import MODEL, PLAIN, composed, sets, start, tenso
 from tests.training.poisoned import HERE, LAYER
 from tests.training.test_kinds_in_processes import run_in_two
 
-FP16 = {"_target_": "nlu.training.fp16.Fp16", "init_scale": 512.0, "growth_interval": 2000, "min_scale": 256.0}
 PLACES = {
     "embeddings.word_embeddings": "embeddings.word_embeddings (Embedding)",
     f"{LAYER}.output.dense": f"{LAYER}.output.dense (Linear)",
-    f"{LAYER}.attention.output.LayerNorm": f"{LAYER}.attention.output.LayerNorm (LayerNorm)",
     "activation": f"{LAYER}.output.dense (Linear)",
 }
 ROW = 7
@@ -190,21 +188,6 @@ def test_weights_that_were_broken_before_are_named_first(config: Run, trained: P
     save_file(weights, last / "model.safetensors")
     error = failed(replace(config, model={**config.model, "pretrained": str(last)}), tmp_path / "run")
     assert error.problems[0] == "first in the weights from before the step: backbone.embeddings.LayerNorm.bias"
-
-
-def test_at_the_least_loss_scale_an_overflow_is_an_error_that_says_the_scale(
-    config: Run, token: int, tmp_path: Path
-) -> None:
-    bad = with_bad(config, token, f"{LAYER}.output.dense", precision=FP16)
-    error = failed(replace(bad, trainer=replace(config.trainer, batch_size=27)), tmp_path / "run")
-    assert "the loss is nan at a loss scale of 256 at step 2, row 7 of train;" in error.summary
-
-
-def test_layers_that_are_computed_again_are_named_once(config: Run, token: int, tmp_path: Path) -> None:
-    run = with_bad(config, token, f"{LAYER}.output.dense", "backward")
-    kept = failed(run, tmp_path / "kept")
-    again = failed(replace(run, model=run.model | {"gradient_checkpointing": True}), tmp_path / "again")
-    assert kept.problems == again.problems
 
 
 @pytest.mark.parametrize(

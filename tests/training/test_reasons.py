@@ -16,7 +16,6 @@ import pytest
 from nlu.commands.report import main as report
 from nlu.reports.runs import find_runs
 from nlu.runs.logs import end_of
-from tests import warm
 from tests.training.in_process import TINY, sets, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
@@ -38,15 +37,6 @@ def an_error_of_a_class_of_the_user(options: tuple[str, ...], run: Path, patched
     raised_in_step(patched, RuntimeError(f"cannot read {SECRET}"))
     with pytest.raises(RuntimeError, match="cannot read"):
         train(*options)
-
-
-def a_full_disk(options: tuple[str, ...], run: Path, patched: pytest.MonkeyPatch) -> None:
-    limited = (
-        "import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))\n"
-        "runpy.run_module('nlu.train', run_name='__main__', alter_sys=True)"
-    )
-    done = warm.run(["-c", limited, *options], cwd=REPOSITORY, env=SAME_THREADS)
-    assert done.returncode == 2, done.stderr
 
 
 def a_checkpoint_that_is_refused(options: tuple[str, ...], run: Path, patched: pytest.MonkeyPatch) -> None:
@@ -85,7 +75,6 @@ CONTINUES = r"the command with hydra.run.dir=\S+ resume=auto continues"
 ENDS = [
     End("failed", r"the (loss|gradient norm) is (nan|inf) at step \d.*lower optimizer.lr", too_high_a_rate),
     End("failed", r"RuntimeError: cannot read https://\*\*\*@host/a", an_error_of_a_class_of_the_user),
-    End("failed", r".*(could not be saved|File too large)", a_full_disk),
     End("failed", r".*checkpoints/last cannot be continued from", a_checkpoint_that_is_refused),
     End("stopped", rf"stopped by SIGTERM; {CONTINUES}", a_signal),
     End("stopped", rf"unfinished; {CONTINUES}, without trainer.stop_after", the_end_of_a_stage),

@@ -1,10 +1,7 @@
 """Folds and seeds of one command: every part an ordinary run, the whole continued to the same bytes, and summed up."""
 
 import json
-import signal
 import statistics
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,9 @@ import pytest
 from nlu.metrics.repeats import join_folds
 from nlu.runs.predictions import Predictions, predictions_of
 from nlu.training.experiment import RunningMean, repeats_of
-from tests import warm
 from tests.training.in_process import composed, train
 from tests.training.kinds import PRETRAINING, TRAIN_ROWS
-from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
+from tests.training.runs import QUICK, TINY, files, result, run, weights, write_set
 
 OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
 ROWS = 61
@@ -124,38 +120,6 @@ def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
     joined = join_folds([tmp_path / "sweep" / job for job in reversed(jobs)])
     apart = Predictions(three_folds[0] / "predictions" / "out-of-fold.jsonl")
     assert (joined.header, list(joined.records())) == (apart.header, list(apart))
-
-
-@pytest.mark.thorough
-def test_interrupted_folds_continue_at_the_interrupted_one_to_the_same_bytes(
-    data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    options = (*OPTIONS, *data, "folds=3", "resume=auto", "trainer.save_interval=1st", f"hydra.run.dir={run_dir}")
-    # Not the last one, which may just have ended when the signal comes.
-    for fold, number, expected in (("fold-0", signal.SIGKILL, -signal.SIGKILL), ("fold-1", signal.SIGTERM, 75)):
-        assert break_at(run_dir / fold / "train.tsv", options, number) == expected
-        written = {path: path.stat().st_mtime_ns for path in run_dir.glob("fold-*/result.json")}
-        assert not (run_dir / "result.json").exists()
-    assert run_dir / "fold-0/result.json" in written
-    run(*options)
-    for finished, written_ns in written.items():
-        assert finished.stat().st_mtime_ns == written_ns, "a finished fold is not run again"
-    assert results_of_parts(run_dir, FOLDS) == results_of_parts(three_folds[0], FOLDS)
-    joined, unbroken = (folder / "predictions" / "out-of-fold.jsonl" for folder in (run_dir, three_folds[0]))
-    assert joined.read_bytes() == unbroken.read_bytes()
-    assert "finished; nothing was done" in run(*options)
-
-
-def break_at(file: Path, options: tuple[str, ...], number: signal.Signals) -> int:
-    """Start the command, send the signal as soon as the file is there, and return the exit status."""
-    command = ["-m", "nlu.train", *options]
-    process = warm.start(command, cwd=REPOSITORY, env=SAME_THREADS, stderr=subprocess.DEVNULL)
-    deadline_s = time.monotonic() + 240
-    while time.monotonic() < deadline_s and not file.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(number)
-    return process.wait(240)
 
 
 def test_several_seeds_repeat_a_run_and_each_equals_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from nlu.reports.runs import read_run
 from nlu.runs.predictions import Record, predictions_of
 from nlu.runs.records import read_rows
 from tests.training.in_process import train
-from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights
 
 
 def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
@@ -89,26 +89,6 @@ def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> N
             expected = auc_of(list(predictions_of(run_dir, name)), "1")
             assert found["metrics"][name]["auc"] == pytest.approx(expected, abs=1e-6)
         assert len(list(predictions_of(run_dir, "test"))) == 11
-
-
-@pytest.mark.thorough
-def test_the_state_of_another_run_scores_a_new_set_or_continues_to_the_same_bytes(tmp_path: Path) -> None:
-    options = (*TINY, *QUICK, *files(tmp_path), "scheduler=constant", "trainer.eval_interval=4st")
-    first = tmp_path / "first"
-    run(*options, f"hydra.run.dir={first}")
-    test = f"data.test={write_set(tmp_path / 'test.tsv', 17, seed=2)}"
-    printed = run(*options, test, f"resume={first}", f"hydra.run.dir={tmp_path}/scored")
-    scored = result(tmp_path / "scored")
-    assert "test" in printed and scored["steps"] == 10
-    assert scored["best"] == result(first)["best"] and scored["metrics"]["dev"] == result(first)["metrics"]["dev"]
-    assert weights(tmp_path / "scored", "best-1") == weights(first, "best-1")
-    scored, before = (predictions_of(folder, "dev").path for folder in (tmp_path / "scored", first))
-    assert scored.read_bytes() == before.read_bytes()
-    assert len(list(predictions_of(tmp_path / "scored", "test"))) == 17
-    longer = (*options, "trainer.max_duration=14st")
-    train(*longer, f"hydra.run.dir={tmp_path}/whole")
-    train(*longer, test, f"resume={first}", f"hydra.run.dir={tmp_path}/longer")
-    assert weights(tmp_path / "longer") == weights(tmp_path / "whole")
 
 
 def test_a_run_that_continues_a_state_under_another_metric_ranks_the_best_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ KINDS = {**TASKS, **{name: LOSSES[name] for name in ("bce", "taylor")}, **PRETRA
 ROWS = 11
 
 
-@pytest.mark.parametrize("kind", few_first(KINDS, "classify", "tag with a CRF", "retrieve", "regress", "mlm_pairs"))
+@pytest.mark.parametrize("kind", few_first(KINDS, "tag with a CRF", "retrieve", "mlm_pairs"))
 def test_an_evaluation_of_numbers_that_are_not_finite_is_never_the_best(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +50,7 @@ def test_an_evaluation_of_numbers_that_are_not_finite_is_never_the_best(
     assert f"dev.{'txt' if (tmp_path / 'dev.txt').exists() else 'jsonl'}:1" in said
 
 
-@pytest.mark.parametrize("name", ["classify", "tag", "siamese with contrastive loss", "regress"])
+@pytest.mark.parametrize("name", ["tag", "siamese with contrastive loss", "regress"])
 def test_predictions_of_numbers_that_are_not_finite_are_counted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -95,15 +95,6 @@ def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Exa
     assert not torch.allclose(vector(whole), vector(stepper()), atol=1e-4)
 
 
-def test_dropout_is_a_function_of_the_step_and_of_no_rank(examples: Examples) -> None:
-    def loss(number: int, rank: int) -> float:
-        parts = stepper(dropout=0.5)
-        parts.passes.ranks = Ranks(rank, 1, CPU)
-        return done(parts, examples, [np.arange(ROWS)], number, False).loss
-
-    assert loss(1, 0) == loss(1, 0) == loss(1, 1) != loss(2, 0)
-
-
 def test_the_dropout_masks_are_those_of_seed_step_and_example(examples: Examples) -> None:
     parts, plain = stepper(dropout=0.5), stepper(dropout=0.5)
     expected = 0.0
@@ -206,16 +197,6 @@ def test_the_loss_of_one_example_is_its_own_and_a_step_of_none_changes_nothing(e
     result = done(none, examples, [np.zeros(0, np.int64)], 1, False)
     assert (result.loss, result.counts, result.gnorm, result.clipped) == (0.0, {"labels": 0}, 0.0, False)
     assert torch.equal(vector(none), before)
-
-
-def test_a_nan_loss_changes_nothing_and_names_rows(examples: Examples) -> None:
-    parts = stepper()
-    with torch.no_grad():
-        parts.model.head.linear.bias[0] = float("nan")
-    before = vector(parts).clone()
-    with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
-        done(parts, examples, [np.array([4, 5, 6])], 3, False)
-    assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
 
 
 def test_a_loss_above_the_bound_changes_nothing_and_one_at_the_bound_is_allowed(examples: Examples) -> None:

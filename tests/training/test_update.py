@@ -95,14 +95,13 @@ def test_loss_gradient_and_update_of_a_step_follow_from_earlier_predictions(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["inf", "nan"])
 def test_a_gradient_that_is_not_finite_ends_the_run_with_the_previous_weights(
-    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = (*TINY, *data, "trainer.save_interval=1st", "trainer.max_duration=3st")
-    with at_backward(2, lambda gradient: gradient * float(value)) as registered:
+    with at_backward(2, lambda gradient: gradient * float("nan")) as registered:
         train(*options, f"hydra.run.dir={tmp_path}/run", status=2)
-    assert f"the gradient norm is {value} at step 2" in capsys.readouterr().err
+    assert "the gradient norm is nan at step 2" in capsys.readouterr().err
     kept = tensors(tmp_path / "run", "last/model")
     train(*options, "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/one")
     after_one = tensors(tmp_path / "one", "last/model")

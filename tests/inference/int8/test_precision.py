@@ -52,15 +52,6 @@ def test_each_row_has_the_same_bits_in_any_batch_and_in_every_command(
         assert np.abs(own - by_torch).mean() < np.abs(own - exact).mean()
 
 
-@NEEDS_COMPILER
-def test_a_run_explains_with_the_gradient_of_rounded_weights_when_compiled(run: Path) -> None:
-    rows = unlabelled(TASKS["classify"], 3)
-    with serving(run, "precision=int8_compiled") as server:
-        assert server.ask("/predict", {"rows": rows})[0] == 200
-        status, found = server.ask("/explain", {"row": rows[0]})
-    assert status == 200 and sum(abs(mark["attribution"]) for mark in found["marks"]) > 0
-
-
 def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 2))
     library.load.cache_clear()
@@ -82,11 +73,12 @@ def test_nlu_evaluate_scores_in_int8_as_nlu_load_does(run: Path, tmp_path: Path)
     assert own and result["loss"] != nlu.load(run, device="cpu").evaluate(read(run.parent / "dev.jsonl"))["loss"]
 
 
-def test_nlu_serve_answers_and_explains_in_int8(run: Path) -> None:
-    loaded = nlu.load(run, device="cpu", precision="int8")
+@pytest.mark.parametrize("precision", ["int8", pytest.param("int8_compiled", marks=NEEDS_COMPILER)])
+def test_nlu_serve_answers_and_explains_in_int8(run: Path, precision: str) -> None:
     rows = unlabelled(TASKS["classify"], 9)
-    with serving(run, "precision=int8") as server:
-        assert server.ask("/predict", {"rows": rows}) == (200, {"rows": loaded.predict(rows)})
+    expected = nlu.load(run, device="cpu", precision=precision).predict(rows)
+    with serving(run, f"precision={precision}") as server:
+        assert server.ask("/predict", {"rows": rows}) == (200, {"rows": expected})
         status, found = server.ask("/explain", {"row": rows[0]})
     assert status == 200 and sum(abs(mark["attribution"]) for mark in found["marks"]) > 0
 
