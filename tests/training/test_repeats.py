@@ -157,9 +157,6 @@ def test_a_trial_gets_the_mean_over_the_best_of_ended_folds_and_the_running_one(
             heard.append((examples, value))
             return value < 0.5
 
-        def require_newest(self) -> None:
-            heard.append((-1, 0.0))
-
     def ended(last: float, best: float) -> dict[str, Any]:
         return {"best": {"set": "dev", "metric": "f1", "value": best}, "last": {"dev": {"f1": last}}, "examples": 100}
 
@@ -171,8 +168,6 @@ def test_a_trial_gets_the_mean_over_the_best_of_ended_folds_and_the_running_one(
     mean.add(ended(last=0.9, best=0.5) | {"sample": {"rows": {"dev": 10}, "best": 0.4, "last": 0.2}})
     assert mean.report(10, 0.1) and mean.asked_to_prune
     assert heard == [(50, 0.8), (150, pytest.approx(0.65)), (210, pytest.approx((0.8 + 0.5 + 0.1) / 3))]
-    mean.require_newest()
-    assert heard[-1] == (-1, 0.0), "what the runs ask before they save reaches the trial"
 
 
 def test_a_trial_of_folds_is_paused_within_the_first_one_and_between_them() -> None:
