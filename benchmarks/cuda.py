@@ -27,7 +27,7 @@ from pathlib import Path
 from inputs import CHOSEN, VOCAB, write_synthetic
 from table import Row, markdown, versions
 
-from nlu.storage.places import data_folder
+from nlu.storage.locations import data_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 MINUTES = 9.75

@@ -16,7 +16,7 @@ import yaml
 
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError
-from nlu.storage.places import data_folder
+from nlu.storage.locations import data_folder
 
 CHOSEN, VOCAB = "NLU_BENCH_DATA", "NLU_BENCH_VOCAB"
 """Variables that tell the processes of a benchmark what was chosen."""

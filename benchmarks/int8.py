@@ -163,8 +163,8 @@ def size_mb(*paths: Path) -> float:
 def size_in_memory_mb(run: str, precision: str) -> float:
     """Return the size of the weights that a run predicts with; those of bf16 stay fp32 beside their copies."""
     import nlu
-    from nlu.inference.int8.encoder import CompiledBert
-    from nlu.inference.int8.linear import QuantizedLinear
+    from nlu.inference.int8.compiled import CompiledBert
+    from nlu.inference.int8.int8_linear import QuantizedLinear
 
     model = nlu.load(run, device="cpu", precision=precision).trained.model
     kept = [each.integers() for each in model.modules() if isinstance(each, QuantizedLinear)]

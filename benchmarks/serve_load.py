@@ -40,7 +40,7 @@ DISTINCT = 1000
 
 def prepare(size: str, rows: int, precision: str) -> tuple[Path, Path, Path]:
     """Write a run with random weights, its export and a file of pairs; returns run, export and file."""
-    from nlu.inference.exports.huggingface import write
+    from nlu.inference.exports.huggingface_export import write
     from nlu.inference.locate import locate
     from nlu.inference.trained import load_trained
     from nlu.runs.folder import write_config

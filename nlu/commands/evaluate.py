@@ -61,7 +61,7 @@ def main(composed: DictConfig) -> int:
         if config["out"] is not None:
             require_free(config["out"], "out")
         return end_dry_run(config)
-    from nlu.inference.evaluation import run_evaluation
+    from nlu.inference.score_run import run_evaluation
     from nlu.training.processes import count_of, spread
 
     # A partial of a function of a module, since the processes of several devices get it by pickle.

@@ -18,7 +18,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
-    from nlu.storage.places import Place
+    from nlu.storage.locations import Place
     from nlu.storage.transfer import TransferPlan
 
 FLAGS = {
@@ -116,7 +116,7 @@ def cp(given: Namespace) -> None:
     and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. A file
     appears as a whole or not at all; the same command continues an interrupted copy.
     """
-    from nlu.storage.places import parse_place
+    from nlu.storage.locations import parse_place
     from nlu.storage.resources import readable
     from nlu.storage.transfer import plan_copy
 
@@ -127,7 +127,7 @@ def cp(given: Namespace) -> None:
 
 def sync(given: Namespace) -> None:
     """Make a folder hold what another holds, and replace files that differ. With --delete nothing else."""
-    from nlu.storage.places import parse_place, refuse_root
+    from nlu.storage.locations import parse_place, refuse_root
     from nlu.storage.resources import readable
     from nlu.storage.transfer import existing, plan_copy
 
@@ -143,7 +143,7 @@ def sync(given: Namespace) -> None:
 
 def rm(given: Namespace) -> None:
     """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
-    from nlu.storage.places import parse_place
+    from nlu.storage.locations import parse_place
     from nlu.storage.transfer import plan_remove, run_remove
 
     # All paths are checked before anything is removed, so one that is wrong removes nothing.

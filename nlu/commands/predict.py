@@ -35,7 +35,7 @@ def main(composed: DictConfig) -> int:
         from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
-    from nlu.inference.prediction import run_prediction
+    from nlu.inference.predict_files import run_prediction
     from nlu.training.processes import count_of, spread
 
     return spread(partial(run_prediction, config, located), count_of(config.devices, config.device))
@@ -49,7 +49,7 @@ def _located(config: "Predict") -> "Located":
     from nlu.config.command_keys import STANDARD
     from nlu.data.dataset import find_file
     from nlu.inference.locate import locate
-    from nlu.inference.pieces import pairs_of, pieces_of
+    from nlu.inference.output_pieces import pairs_of, pieces_of
     from nlu.jobs.placement import placement
 
     located = locate(config.run, config.checkpoint).of_head(config.head_name)

@@ -86,7 +86,7 @@ def table(arguments: Sequence[str]) -> int:
     from nlu.reports.differing_keys import selected
     from nlu.reports.run_table import join_predictions, rows_of
     from nlu.reports.show_table import as_json, print_tables, write_csv
-    from nlu.storage.copies import records_of
+    from nlu.storage.run_copies import records_of
 
     runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
     tables, left_out = rows_of(selected(runs, given.where), given.metric)
@@ -104,7 +104,7 @@ def table(arguments: Sequence[str]) -> int:
 
 
 def _follow(folders: Sequence[str]) -> None:
-    from nlu.jobs.listing import follow
+    from nlu.jobs.following import follow
     from nlu.reports.job_row import progress_of
 
     if away := [folder for folder in folders if "://" in folder]:
@@ -132,7 +132,7 @@ def diff(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
 
     from nlu.reports.compare import comparison_of, print_comparison, print_planned
-    from nlu.storage.copies import records_of
+    from nlu.storage.run_copies import records_of
 
     if given.second.endswith((".yaml", ".yml")) and "://" not in given.second and not Path(given.second).is_dir():
         print_planned(records_of(given.first, "RUN"), Path(given.second))
@@ -158,7 +158,7 @@ def errors(arguments: Sequence[str]) -> int:
 
     from nlu.reports.error_report import analyse, print_report, report_as_json
     from nlu.reports.error_source import source_of
-    from nlu.storage.copies import records_of
+    from nlu.storage.run_copies import records_of
 
     found = analyse(source_of(records_of(given.folder, "RUN"), given.set), given.rows)
     if given.json:

@@ -138,7 +138,7 @@ def command_line(hydra: DictConfig) -> list[str]:
 def run_folder(reference: str) -> Path:
     """Return the local folder of the run that --rerun names."""
     # It loads the drivers of stores.
-    from nlu.storage.copies import records_of
+    from nlu.storage.run_copies import records_of
 
     return records_of(reference, "--rerun")
 

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     from nlu.reports.differing_keys import labels_of
     from nlu.reports.run_table import rows_of
     from nlu.reports.runs import find_runs
-    from nlu.storage.copies import records_of
+    from nlu.storage.run_copies import records_of
 
     named = [_named(text) for text in given.folders]
     folders = [records_of(reference, "RUN") for _, reference in named]

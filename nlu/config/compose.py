@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.faults import SETS_OF_KEYS, choice_problem, fault_of, misplaced
+from nlu.config.checks.composition_faults import SETS_OF_KEYS, choice_problem, fault_of, misplaced
 from nlu.config.checks.validate import show
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.command_line import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem

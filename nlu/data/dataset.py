@@ -14,9 +14,9 @@ from nlu.config.sentences import called
 from nlu.data import keys as schemas
 from nlu.data.dialect import OWN, Dialect, not_utf_8
 from nlu.data.windows import Lengths
-from nlu.storage.places import data_folder, files_like, is_pattern, named_file, path_problem
+from nlu.storage.archives import unpacked
+from nlu.storage.locations import data_folder, files_like, is_pattern, named_file, path_problem
 from nlu.storage.resources import fetch, fetch_matching
-from nlu.storage.unpacking import unpacked
 
 Source = str | list[str] | dict[str, str]
 

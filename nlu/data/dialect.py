@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import called
 from nlu.data.reader import WHOLE_ROW, BadRow, Reader
-from nlu.storage.places import plain_name
+from nlu.storage.locations import plain_name
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader

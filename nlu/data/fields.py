@@ -7,7 +7,7 @@ from typing import Any, get_args
 from nlu.config.errors import UserError
 from nlu.config.keys import schema_of
 from nlu.data.keys import Format
-from nlu.storage.places import plain_name
+from nlu.storage.locations import plain_name
 
 TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "single": (("text",),),

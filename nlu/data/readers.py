@@ -25,7 +25,7 @@ from nlu.data.lists import is_single, read_lists, sentence_column
 from nlu.data.lists import sentences as sentences_of_rows
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
-from nlu.storage.places import plain_name
+from nlu.storage.locations import plain_name
 
 SAMPLED_ROWS = 1000
 """rows of a table that tell whether each has one token"""

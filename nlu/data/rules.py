@@ -27,7 +27,7 @@ from nlu.data.fields import (
     layouts_of,
     missing_roles,
 )  # fmt: skip
-from nlu.storage.places import path_problem
+from nlu.storage.locations import path_problem
 
 EPOCHS = re.compile(r"[0-9.]+ep")
 

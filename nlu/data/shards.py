@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nlu.config.errors import DataError
 from nlu.data.arrays import values_of
-from nlu.storage.checksum import checksum
+from nlu.storage.tensors import checksum
 
 CHECKSUM = "checksum"
 """in the metadata of a shard"""

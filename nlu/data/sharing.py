@@ -18,9 +18,9 @@ from nlu.config.errors import DataError
 from nlu.storage.cache import staging_folder
 from nlu.storage.files import inside, read_digest
 from nlu.storage.objects import ObjectStore
-from nlu.storage.progress import download_progress
 from nlu.storage.refusals import Unreachable
 from nlu.storage.settle import MARKER, settle
+from nlu.storage.transfer_in_parts import download_progress
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,19 @@
-"""This machine: devices, threads, number formats, equal scores, and a sum over ranks, as in each training step."""
+"""The installed software: versions against the requirements of nlu, and which copy of nlu is imported.
 
+The folders of runs and of the cache: whether they can be written and locked, and the free space.
+
+This machine: devices, threads, number formats, equal scores, and a sum over ranks, as in each training step.
+"""
+
+import importlib.metadata
+import importlib.util
 import math
 import os
-from collections.abc import Iterator
+import secrets
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from configparser import ConfigParser
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,15 +21,102 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from packaging.requirements import Requirement
+from torch.utils import collect_env
 
+import nlu
+from nlu.config.sentences import path_text
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.self_check import library_of, sentence, uneven_layers
 from nlu.models.layers.attention import packed_kernel
 from nlu.models.layers.exact_linear import Linear
-from nlu.runs.provenance import usable_cores
+from nlu.runs.provenance import cpu_model, installed_version, usable_cores
+from nlu.storage.locks import hold_lock
 from nlu.training.auto import choice_for
 from nlu.training.processes import in_processes
 from nlu.training.ranks import choose_device, process_group
+
+PACKAGE = Path(nlu.__file__).resolve().parent
+PLUGINS = ("grid_sweeper", "hyperband_sweeper")
+
+
+def environment() -> Check:
+    """Report versions of Python, torch, CUDA, drivers and the system as PyTorch's own form for reports has them."""
+    found = collect_env.get_env_info()
+    # All of lscpu would be most of the text.
+    return Check("collect_env", collect_env.pretty_str(found._replace(cpu_info=cpu_model())).strip())
+
+
+def versions() -> Iterator[Check]:
+    """Check the versions of all required distributions; list the extras that are installed as a whole."""
+    required, extras = _declared()
+    found = []
+    for one in required:
+        version = installed_version(one.name)
+        # nlu itself requires release candidates, which a specifier leaves out by default.
+        if version is not None and one.specifier.contains(version, prereleases=True):
+            found.append(f"{one.name} {version}")
+        else:
+            says = "is not installed" if version is None else version
+            yield broken(one.name, f"{says}, but nlu needs {one}", f"{sys.executable} -m pip install '{one}'")
+    yield Check("packages", ", ".join(found))
+    there = [extra for extra, some in extras.items() if all(installed_version(one.name) for one in some)]
+    absent = [extra for extra in extras if extra not in there]
+    yield Check("extras", f"there: {', '.join(there) or 'none'}; not there: {', '.join(absent) or 'none'}")
+
+
+def _declared() -> tuple[list[Requirement], Mapping[str, list[Requirement]]]:
+    """Return the requirements of nlu, and those of each extra, from the checkout or from the installed package."""
+    checkout = PACKAGE.parent / "setup.cfg"
+    if checkout.is_file():
+        # The metadata of an editable installation may be older than the checkout.
+        parser = ConfigParser()
+        parser.read(checkout, encoding="utf-8")
+        extras = {extra: _read(text.split("\n")) for extra, text in parser["options.extras_require"].items()}
+        return _read(parser["options"]["install_requires"].split("\n")), extras
+    lines = importlib.metadata.requires("nlu") or []
+    named = importlib.metadata.metadata("nlu").get_all("Provides-Extra") or []
+    extras = {extra: _read(line for line in lines if f'extra == "{extra}"' in line) for extra in named}
+    return _read(line for line in lines if "extra ==" not in line), extras
+
+
+def _read(lines: Iterable[str]) -> list[Requirement]:
+    found = [Requirement(line.partition("; extra ==")[0]) for line in lines if line and not line.startswith("#")]
+    return [one for one in found if one.marker is None or one.marker.evaluate()]
+
+
+def package() -> Iterator[Check]:
+    """Check where nlu is imported from, and whether Hydra finds its plugins."""
+    yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
+    # Hydra ignores a plugin that it cannot find, and only a later search would fail.
+    if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
+        yield broken(
+            "searches",
+            f"Hydra does not find {', '.join(absent)}",
+            f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or add {PACKAGE.parent / 'launchers'} to "
+            "PYTHONPATH",
+        )
+
+
+LITTLE_BYTES = 5 << 30
+"""a checkpoint of BERT-base with its optimizer takes 1.6 GB, and `last` is written beside the older one"""
+
+
+def disk(name: str, folder: Path) -> Check:
+    """Check a folder. Raises OSError if it cannot be written, and NoLocks if it cannot be locked, as runs need."""
+    # A folder that does not exist yet is on the file system of the nearest one above it. doctor creates none.
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    probe = there / f".nlu-doctor-{secrets.token_hex(4)}"
+    try:
+        with hold_lock(probe, wait_s=0):
+            free_bytes = shutil.disk_usage(there).free
+    finally:
+        probe.unlink(missing_ok=True)
+    says = f"{path_text(folder)}{'' if folder.exists() else ' (to be made)'}: {free_bytes / 1e9:,.1f} GB free"
+    if free_bytes < LITTLE_BYTES:
+        return warning(name, says, "free some space: python -m nlu.report clean outputs shows what can go")
+    return Check(name, says)
+
 
 GIB = 2**30
 SHAPES = (768, 2304), (768, 768), (768, 3072), (3072, 768)

@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from nlu.config.command_keys import Scan
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
-from nlu.diagnosis.steps import take_step
+from nlu.diagnosis.few_steps import take_step
 from nlu.display.console_tables import numbers, table_of
 from nlu.optim.optimizer import set_learning_rate
 from nlu.runs.records import Cell

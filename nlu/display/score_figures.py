@@ -46,7 +46,7 @@ class ShownBin(TypedDict):
 
 
 class ShownScores(Protocol):
-    """The scores of a set, as `nlu.inference.findings.Findings` has them."""
+    """The scores of a set, as `nlu.inference.score_run.Findings` has them."""
 
     rows: int
     metrics: dict[str, float]

@@ -3,7 +3,7 @@
     (1 - alpha) * task loss + alpha * T^2 * divergence from the teachers at temperature T
 
 (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, section 2.) T^2 keeps the size of the soft gradient about the
-same for every T. `nlu.distillation.soft` has the divergence for each kind of task.
+same for every T. `nlu.distillation.soft_targets` has the divergence for each kind of task.
 """
 
 import hashlib
@@ -19,9 +19,8 @@ from nlu.config.sentences import counted
 from nlu.data.collate import Batch
 from nlu.data.mixture import MixedStore
 from nlu.distillation import keys as schemas
-from nlu.distillation.logits import LOGITS_KEY, computed, from_file
-from nlu.distillation.soft import SoftTargets, form_of
-from nlu.distillation.teacher import KEY, Teacher, load_teachers
+from nlu.distillation.soft_targets import SoftTargets, form_of
+from nlu.distillation.teacher import KEY, LOGITS_KEY, Teacher, computed, from_file, load_teachers
 from nlu.methods.method import Autocast, Context
 from nlu.methods.plain import Plain
 from nlu.models.task_model import TaskModel

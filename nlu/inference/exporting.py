@@ -16,10 +16,9 @@ from nlu.data.windows import WINDOWS, Lengths
 from nlu.display.console_tables import metric_text, print_table, table_of
 from nlu.inference.cells import require_predicting
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
-from nlu.inference.exports.deciding import Row
+from nlu.inference.exports.export_decisions import Row
 from nlu.inference.exports.formats import FORMATS, require_packages
-from nlu.inference.exports.huggingface import FORMAT
-from nlu.inference.exports.masked import write_masked
+from nlu.inference.exports.huggingface_export import FORMAT, write_masked
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.thresholds import AUTO

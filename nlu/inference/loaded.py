@@ -18,9 +18,9 @@ from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.data.windows import CHOICES
 from nlu.inference.cells import columns_of
+from nlu.inference.input_rows import Row, require_none, values_of
 from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor
-from nlu.inference.source import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Cell
 from nlu.training.evaluation import Evaluator, score

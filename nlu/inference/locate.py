@@ -10,8 +10,8 @@ from nlu.config.errors import UserError
 from nlu.config.mixtures import names_of
 from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
-from nlu.storage.copies import complete, records_of
 from nlu.storage.resources import fetch
+from nlu.storage.run_copies import complete, records_of
 
 SEARCH = "search.json"
 """a folder with this file is that of a search"""

@@ -18,7 +18,7 @@ from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
-    from nlu.jobs.listing import Listed
+    from nlu.jobs.following import Listed
     from nlu.jobs.submissions import Submissions
 OUTPUTS = Path("outputs")
 LINES = 40
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     is_about = any(value is not None for value in (given.cancel, given.log, given.forget)) or given.stop
     if given.folder is None and is_about:
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
-    from nlu.jobs.listing import answered, latest, listed, records_of
+    from nlu.jobs.following import answered, latest, listed, records_of
     from nlu.jobs.submissions import submissions_below
 
     if given.stop:
@@ -139,7 +139,7 @@ def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "Sequence[Liste
 
 def _cancel(rows: "Sequence[Listed]") -> int:
     from nlu.config.sentences import counted, numbered
-    from nlu.jobs.listing import queued
+    from nlu.jobs.following import queued
     from nlu.jobs.queue import cancel
 
     if cut := [row.submitted.job.number for row in rows if row.submitted.ticket is None and not row.submitted.ended]:
@@ -157,7 +157,7 @@ def _cancel(rows: "Sequence[Listed]") -> int:
 
 
 def _log(row: "Listed") -> int:
-    from nlu.jobs.listing import queued
+    from nlu.jobs.following import queued
 
     if not (jobs := queued([(row.folder, row.submitted)])):
         raise UserError(f"the submission of job {row.submitted.job.number} was cut off, so its log is not known")

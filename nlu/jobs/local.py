@@ -34,7 +34,7 @@ from nlu.jobs.submitit_jobs import (
     state_of,
     tail,
 )
-from nlu.storage.writers import identity_of
+from nlu.storage.locks import identity_of
 
 CONTROLLER = "submitit.local._local"
 CANCEL_AGAIN_S, CANCEL_WAIT_S = 0.5, 30.0

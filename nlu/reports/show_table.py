@@ -15,8 +15,8 @@ from nlu.reports.cleaning import disk_note
 from nlu.reports.differing_keys import KeyColumns, differing_columns
 from nlu.reports.run_table import FACTS, Configuration, Spread, scored_on
 from nlu.reports.runs import RunRecord, State, parts
-from nlu.storage.copies import place_text
 from nlu.storage.files import plain
+from nlu.storage.run_copies import place_text
 
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4

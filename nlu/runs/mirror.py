@@ -28,9 +28,8 @@ from nlu.storage.pointer import (
     Stored,
     TakenOver,
 )
-from nlu.storage.refusals import Unreachable
+from nlu.storage.refusals import Pauses, Unreachable
 from nlu.storage.settle import remove
-from nlu.storage.temporary import Pauses
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
 from nlu.runs.freeing import CHECKPOINTS, LOCK
 from nlu.runs.predictions import FOLDER
-from nlu.storage.copies import complete, records_of
 from nlu.storage.files import read_json, replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
+from nlu.storage.refusals import Pauses
+from nlu.storage.run_copies import complete, records_of
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
-from nlu.storage.temporary import Pauses
 
 AGAIN_S = Pauses(0.25, 1.0, 4)
 """before a state is read again, since a run saves its best weights and its state one after another"""

@@ -225,7 +225,7 @@ def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], in
     """Call `run`, which returns an exit status, and write its outcome into the storage.
 
     No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
-    machine has a fault, if the failure is temporary (`nlu.storage.temporary`), or if a newer job has the mirror of the
+    machine has a fault, if the failure is temporary (`nlu.storage.refusals`), or if a newer job has the mirror of the
     run. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
     prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that file.
     """

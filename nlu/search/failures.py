@@ -17,15 +17,15 @@ from optuna.trial import FrozenTrial
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
-from nlu.jobs.listing import cancel_jobs, latest
+from nlu.jobs.following import cancel_jobs, latest
+from nlu.jobs.full_queue import give_up
 from nlu.jobs.submissions import Submissions
-from nlu.jobs.waiting import give_up
 from nlu.search import steps
 from nlu.search.board import Board
 from nlu.search.channel import ATTEMPT, REASON
 from nlu.search.faults import last_line, machine_fault
 from nlu.search.slots import REMEDY, Ended, Slots
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
 
 RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs end early without progress; after the last one it is set aside"""

@@ -15,7 +15,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from nlu.config.checks.faults import choice_problem
+from nlu.config.checks.composition_faults import choice_problem
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of

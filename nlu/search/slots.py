@@ -25,14 +25,14 @@ from nlu.config import stopping
 from nlu.config.entry.grid import raised_in
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
-from nlu.jobs import waiting
-from nlu.jobs.listing import Listed, open_jobs
+from nlu.jobs import full_queue
+from nlu.jobs.following import Listed, open_jobs
 from nlu.jobs.queue import JobRefused
 from nlu.jobs.requeue import refusal_of, was_lost
 from nlu.jobs.submissions import Submitted
 from nlu.runs.provenance import usable_cores
 from nlu.search.faults import last_line
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
 
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
@@ -224,7 +224,7 @@ class Slots:
             except OSError as error:
                 if number == 0:
                     say(f"the search waits, since it is not known which of its jobs still run: {error}")
-                if not waiting.pause(pause_s):
+                if not full_queue.pause(pause_s):
                     break
         return {}
 
@@ -260,7 +260,7 @@ class Slots:
             with stopping.at_once():
                 work()
             return
-        # The context identifies the search (nlu.jobs.waiting).
+        # The context identifies the search (nlu.jobs.full_queue).
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(work_apart,), name=f"trial-{number}", daemon=True).start()
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.sentences import counted, numbered
-from nlu.jobs.listing import cancel_jobs
+from nlu.jobs.following import cancel_jobs
 from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
 from nlu.search.folder import OVER, hold
 from nlu.search.goals import MEASURED, Goals

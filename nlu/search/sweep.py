@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
 
 from nlu.config import stopping
-from nlu.jobs import waiting
+from nlu.jobs import full_queue
 from nlu.search.failures import FailuresEndSearch
 from nlu.search.folder import hold, mirrored, require_no_run, settle
 from nlu.search.loop import Search
@@ -27,7 +27,7 @@ def sweep(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
-    with stopping.listening(), waiting.of_a_search():
+    with stopping.listening(), full_queue.of_a_search():
         try:
             asked, problems, of_space = read_settings(sweeper, arguments, config, context.config_loader)
             # Before the lock, which would leave files in the folder of a run.

@@ -12,8 +12,8 @@ from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
 from nlu.inference.cells import text_of
+from nlu.inference.input_rows import alternatives_of
 from nlu.inference.loaded import Loaded
-from nlu.inference.source import alternatives_of
 from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs
 

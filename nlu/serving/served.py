@@ -8,9 +8,9 @@ from pathlib import Path
 
 from nlu.config.command_keys import Serve
 from nlu.config.errors import CheckpointError
+from nlu.inference.input_rows import alternatives_of
 from nlu.inference.locate import LABELS, Located, locate
 from nlu.inference.predictor import Predictor
-from nlu.inference.source import alternatives_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import SpanKind
 from nlu.runs.checkpoint import SCORE

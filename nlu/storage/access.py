@@ -17,7 +17,7 @@ from typing import Any, TypedDict, Unpack
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.filesystems import filesystem_of
-from nlu.storage.places import READ_ONLY, Place
+from nlu.storage.locations import READ_ONLY, Place
 from nlu.storage.refusals import EXISTS, Changed, Refused, answer_of, asked
 
 

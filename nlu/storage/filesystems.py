@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
 from nlu.config.redaction import ENDPOINT, PLACE, PREFIXES, name_of
-from nlu.storage.places import Place
+from nlu.storage.locations import Place
 
 ENDPOINT_OF_ALL, OWN_ENDPOINTS = name_of("oss", ENDPOINT), name_of("oss", PLACE)
 _PLACE = re.compile(r"(https?://)?[\w.-]+(:\d+)?/?")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from nlu.config.addresses import object_reference
 from nlu.config.errors import UserError
-from nlu.storage import access, parts
+from nlu.storage import access, transfer_in_parts
 from nlu.storage.access import Asking, FileInfo
 from nlu.storage.files import read_digest
-from nlu.storage.places import Place
-from nlu.storage.progress import Advance, no_progress
+from nlu.storage.locations import Place
+from nlu.storage.transfer_in_parts import Advance, no_progress
 
 AT_ONCE = 32
 
@@ -53,7 +53,7 @@ class ObjectStore:
 
     def put_file(self, key: str, path: Path, advance: Advance = no_progress) -> None:
         """Write an object from a file of any size; a large one goes in parts and appears when all have arrived."""
-        parts.put(path, self._place(key), advance, **self._asking)
+        transfer_in_parts.put(path, self._place(key), advance, **self._asking)
 
     def get(self, key: str) -> bytes:
         """Return an object. Raises FileNotFoundError if it does not exist."""
@@ -69,7 +69,7 @@ class ObjectStore:
         if info is None:
             raise FileNotFoundError(f"{self.shown}/{key}")
         # The file is new on this machine, so it does not get the object's time of modification.
-        parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
+        transfer_in_parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
         return read_digest(path)
 
     def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:

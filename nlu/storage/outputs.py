@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage import access, parts
+from nlu.storage import access, transfer_in_parts
 from nlu.storage.access import stat, try_writing
-from nlu.storage.places import BEGUN, Place, parse_place
-from nlu.storage.progress import download_progress
+from nlu.storage.locations import BEGUN, Place, parse_place
 from nlu.storage.settle import new_folder, require_new
 from nlu.storage.transfer import disk_errors, plan_copy, remove_all, run_copies
+from nlu.storage.transfer_in_parts import download_progress
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def send_file(path: Path, place: Place) -> None:
     """Upload a local file to a bucket; parts of an interrupted upload are kept for the next try."""
     log.info("sending %s, %.1f MB", place.shown, path.stat().st_size / 1e6)
     with disk_errors(place), download_progress(place.name, path.stat().st_size) as advance:
-        parts.put(path, place, advance)
+        transfer_in_parts.put(path, place, advance)
 
 
 def _send_folder(made: Path, place: Place, last: str) -> None:

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import Temporary, UserError
+from nlu.storage.locks import may_follow, own_writer
 from nlu.storage.objects import ObjectStore
-from nlu.storage.progress import download_progress
-from nlu.storage.refusals import Unreachable
-from nlu.storage.temporary import Pauses
-from nlu.storage.writers import may_follow, own_writer
+from nlu.storage.refusals import Pauses, Unreachable
+from nlu.storage.transfer_in_parts import download_progress
 
 FOLDER, SAVES = ".pointer", ".saves"
 """pointers; files until a run has ended"""

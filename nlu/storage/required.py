@@ -16,7 +16,7 @@ from nlu.config.checks.validate import SHORT_FORMS
 from nlu.config.errors import UserError
 from nlu.config.resolving import first_line
 from nlu.storage.filesystems import filesystem_of
-from nlu.storage.places import BEGUN, parse_place
+from nlu.storage.locations import BEGUN, parse_place
 from nlu.storage.refusals import Unreachable
 from nlu.storage.resources import addresses_like
 

@@ -19,10 +19,9 @@ from nlu.config.errors import DataError, UserError
 from nlu.storage import access
 from nlu.storage.access import FileInfo, files, stat
 from nlu.storage.cache import staging_folder
-from nlu.storage.parts import PART_BYTES, fetch_into, put
-from nlu.storage.places import Place, refuse_root
-from nlu.storage.progress import Advance, download_progress, no_progress
+from nlu.storage.locations import Place, refuse_root
 from nlu.storage.settle import MARKER, remove
+from nlu.storage.transfer_in_parts import PART_BYTES, Advance, download_progress, fetch_into, no_progress, put
 
 AT_ONCE = 8
 """small files in flight"""

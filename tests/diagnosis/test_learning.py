@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nlu.diagnosis.check import Check
-from nlu.diagnosis.learning import learning
+from nlu.diagnosis.recorded import learning
 from nlu.reports.runs import read_run
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run

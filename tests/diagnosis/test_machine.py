@@ -7,7 +7,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from nlu.diagnosis import software
+from nlu.diagnosis import machine
 from nlu.diagnosis.check import Check, checked
 from tests import warm
 from tests.training.runs import REPOSITORY, SAME_THREADS
@@ -30,8 +30,8 @@ def test_a_machine_is_looked_at_and_no_secret_is_shown(tmp_path: Path) -> None:
 
 def test_a_package_that_is_missing_or_of_another_version_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [Requirement("no-such-package-at-all>=1"), Requirement("numpy<1"), Requirement("tokenizers>=0.1")]
-    monkeypatch.setattr(software, "_declared", lambda: (wanted, {"a": wanted[1:], "b": wanted[:1]}))
-    found = {check.name: check for check in software.versions()}
+    monkeypatch.setattr(machine, "_declared", lambda: (wanted, {"a": wanted[1:], "b": wanted[:1]}))
+    found = {check.name: check for check in machine.versions()}
     assert found["no-such-package-at-all"].says.startswith("is not installed")
     assert found["no-such-package-at-all"].remedy.endswith("-m pip install 'no-such-package-at-all>=1'")
     assert found["numpy"].mark == "broken" and found["numpy"].says.endswith("but nlu needs numpy<1")
@@ -40,7 +40,7 @@ def test_a_package_that_is_missing_or_of_another_version_is_broken(monkeypatch: 
 
 
 def test_requirements_and_extras_are_those_of_setup_cfg() -> None:
-    required, extras = software._declared()
+    required, extras = machine._declared()
     assert {"torch", "hydra-core", "pydantic"} <= {one.name for one in required}
     assert "transformers" in {one.name for one in extras["hf"]}
 

@@ -17,9 +17,8 @@ from torch.autograd import DeviceType
 
 from nlu.commands import profile
 from nlu.config.errors import EXIT_USER_ERROR
-from nlu.diagnosis import profiled_prediction, steps
-from nlu.diagnosis.profiled import Profiled, findings
-from nlu.diagnosis.traced import Traced, trace
+from nlu.diagnosis import few_steps, profiling
+from nlu.diagnosis.profiling import Profiled, Traced, findings, trace
 from nlu.inference.predictor import Predictor
 from nlu.tasks.classify import Classify
 from nlu.training import passes, step
@@ -44,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that only moves where a test says so, in place of that of the measured steps."""
     clock = Clock()
     monkeypatch.setattr(step, "phases_on", lambda device: HostPhases(clock.perf_counter))
-    monkeypatch.setattr(steps, "time", clock)
+    monkeypatch.setattr(few_steps, "time", clock)
     return clock
 
 
@@ -71,8 +70,8 @@ def test_a_run_that_predicts_is_measured_by_batch(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(*TINY, *sets(tmp_path), "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
-    monkeypatch.setattr(profiled_prediction, "phases_on", lambda device: HostPhases(clock.perf_counter))
-    monkeypatch.setattr(profiled_prediction, "time", clock)
+    monkeypatch.setattr(profiling, "phases_on", lambda device: HostPhases(clock.perf_counter))
+    monkeypatch.setattr(profiling, "time", clock)
     monkeypatch.setattr(Predictor, "encode", clock.moved_by(8.0, Predictor.encode))
     monkeypatch.setattr(Classify, "forward", clock.moved_by(3.0, Classify.forward))
     rows = write_rows(tmp_path / "new.tsv", 30)

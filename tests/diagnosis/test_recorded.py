@@ -9,7 +9,7 @@ import torch
 
 from nlu.diagnosis import recorded
 from nlu.diagnosis.check import Check
-from nlu.diagnosis.recomputed import _differing, _distance
+from nlu.diagnosis.examination import _differing, _distance
 from nlu.inference.locate import Located
 from nlu.reports.runs import read_run
 from nlu.training.ranks import Ranks

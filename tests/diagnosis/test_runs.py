@@ -16,8 +16,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import Run as Config
 from nlu.data.collate import Batch
 from nlu.diagnosis.check import Check, is_broken
-from nlu.diagnosis.examination import of_run
-from nlu.diagnosis.recomputed import predicted_again
+from nlu.diagnosis.examination import of_run, predicted_again
 from nlu.display.progress_bars import Progress
 from nlu.inference.locate import locate
 from nlu.inference.trained import Trained, load_trained

@@ -11,9 +11,9 @@ import pytest
 from nlu.commands import scan
 from nlu.config.errors import EXIT_USER_ERROR
 from nlu.config.schema import Trainer
-from nlu.diagnosis import steps
-from nlu.diagnosis.batch_scan import BatchScan, Size
+from nlu.diagnosis import few_steps
 from nlu.diagnosis.range_test import analyzed, rates, smoothed
+from nlu.diagnosis.scanning import BatchScan, Size
 from nlu.runs.records import read_rows
 from nlu.training.passes import Passes
 from tests.training.in_process import TINY, column, of_composed, sets, train
@@ -175,7 +175,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return backward(self, share, *arguments)
 
     monkeypatch.setattr(Passes, "backward", taking_time)
-    monkeypatch.setattr(steps, "time", clock)
+    monkeypatch.setattr(few_steps, "time", clock)
     return clock
 
 

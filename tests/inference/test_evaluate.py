@@ -10,7 +10,7 @@ import pytest
 
 from nlu.data.prepare import prepare_scoring
 from nlu.data.targets import Classes
-from nlu.inference.evaluation import differs, sample
+from nlu.inference.score_run import differs, sample
 from tests.inference.runs import evaluate, kept, trained
 from tests.training.kinds import TASKS, read, write
 

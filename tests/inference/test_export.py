@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import nlu
-from nlu.inference.exports.deciding import by_rule
+from nlu.inference.exports.export_decisions import by_rule
 from nlu.inference.exports.formats import FORMATS
 from tests.inference.runs import evaluate, export, kept, predict, trained
 from tests.training.in_process import train

@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 import pytest
 
-from nlu.inference import prediction
+from nlu.inference import predict_files
 from tests import warm
 from tests.inference.runs import kept, predict, unlabelled
 from tests.training.kinds import TASKS, read, write
@@ -206,12 +206,12 @@ def test_a_column_of_the_same_name_is_never_written_over(
 def test_a_killed_prediction_continues_to_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(predict_files, "CHUNK_ROWS", 4)
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
     whole, broken = ((f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/{name}.csv") for name in "ab")
     predict(*whole)
     made: list[int] = []
-    write_piece = prediction.Pieces.write
+    write_piece = predict_files.Pieces.write
 
     def killed(self: Any, number: int, content: bytes) -> None:
         if len(made) in (2, 3):
@@ -220,7 +220,7 @@ def test_a_killed_prediction_continues_to_the_same_bytes(
         write_piece(self, number, content)
         made.append(number)
 
-    monkeypatch.setattr(prediction.Pieces, "write", killed)
+    monkeypatch.setattr(predict_files.Pieces, "write", killed)
     for _ in range(2):
         predict(*broken, status=130)
         assert not (tmp_path / "b.csv").exists()
@@ -236,7 +236,7 @@ def test_a_killed_command_over_several_files_leaves_complete_ones_as_they_are(
     for name in ("one", "two"):
         write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 5))
     order = (f"run={run}", f"input=[{tmp_path}/one.jsonl,{tmp_path}/two.jsonl]", f"output={tmp_path}/of-*.csv")
-    finish = prediction.Pieces.finish
+    finish = predict_files.Pieces.finish
 
     def killed(self: Any, *given: Any) -> None:
         if "two" in self.place.name:
@@ -244,7 +244,7 @@ def test_a_killed_command_over_several_files_leaves_complete_ones_as_they_are(
         finish(self, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(prediction.Pieces, "finish", killed)
+        patched.setattr(predict_files.Pieces, "finish", killed)
         predict(*order, status=130)
     before = (tmp_path / "of-one.csv").stat()
     predict(*order, "prefix=x_", status=2)
@@ -264,7 +264,7 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
     write(rows, [{**row, "other": "a"} for row in unlabelled(TASKS["classify"], 9)])
     order = (f"run={copy}", f"input={rows}", f"output={tmp_path}/b.csv")
     with monkeypatch.context() as patched:
-        patched.setattr(prediction.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(predict_files.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         predict(*order, status=130)
     plan, config, best = tmp_path / ".b.csv.pieces/plan.json", copy / "config.yaml", copy / "checkpoints/best-1"
     overrides = {
@@ -292,7 +292,7 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
         refused(key)
         path.write_text(whole)
     with monkeypatch.context() as patched:
-        patched.setattr(prediction, "CHUNK_ROWS", 2)
+        patched.setattr(predict_files, "CHUNK_ROWS", 2)
         refused("chunk_rows")
     predict(*order)
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
@@ -367,7 +367,7 @@ def test_each_of_several_inputs_gets_a_file_with_what_it_gets_by_itself(run: Pat
     for number, part in enumerate((rows[:9], rows[9:11], rows[11:])):
         write(tmp_path / f"rows-{number}.jsonl", part)
         predict(f"run={run}", f"input={tmp_path}/rows-{number}.jsonl", f"output={tmp_path}/own-{number}.csv")
-    with mock.patch.object(prediction, "load_trained", wraps=prediction.load_trained) as loading:
+    with mock.patch.object(predict_files, "load_trained", wraps=predict_files.load_trained) as loading:
         predict(f"run={run}", f"input={tmp_path}/rows-?.jsonl", f"output={tmp_path}/all-*.csv")
         assert loading.call_count == 1
         one, other = f"{tmp_path}/rows-1.jsonl", f"{tmp_path}/rows-0.jsonl"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.inference.pieces import Pieces
+from nlu.inference.output_pieces import Pieces
 from tests.inference.runs import kept, predict, unlabelled
 from tests.training.kinds import TASKS, write
 

@@ -12,10 +12,9 @@ import torch
 from nlu.commands import prune as pruning_command
 from nlu.data.collate import collate
 from nlu.inference import pruning
-from nlu.inference.importance import importances, least_first, of_layers, to_remove
 from nlu.inference.loaded import Loaded
 from nlu.inference.locate import locate
-from nlu.inference.pruning import Subject, without
+from nlu.inference.pruning import Subject, importances, least_first, of_layers, to_remove, without
 from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.smaller_weights import without_heads

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.jobs import listing
-from nlu.jobs.listing import answered, follow, latest, listed, queued, records_of
+from nlu.jobs import following
+from nlu.jobs.following import answered, follow, latest, listed, queued, records_of
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, QueuedJob, Ticket
 from nlu.jobs.submissions import Submissions
 
@@ -43,7 +43,7 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Fixed]:
     def open_queue(name: str, place: QueueContext) -> Fixed:
         return opened.setdefault(place.folder, Fixed(name, place))
 
-    monkeypatch.setattr(listing, "open_queue", open_queue)
+    monkeypatch.setattr(following, "open_queue", open_queue)
     return opened
 
 
@@ -104,7 +104,7 @@ def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(
         def run(self) -> None:
             followed.append("run")
 
-    monkeypatch.setattr(listing, "Follower", Follower)
+    monkeypatch.setattr(following, "Follower", Follower)
     submit(tmp_path / "a", 0, 1, 2).ended("a-2-1", "lost")
     queue = queues.setdefault(tmp_path / "a", Fixed("slurm", QueueContext({}, tmp_path / "a")))
     queue.looks["a/1/1"] = Look(JobState.FAILED, None, "OutOfMemory")

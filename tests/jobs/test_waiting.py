@@ -6,13 +6,13 @@ from contextvars import copy_context
 
 import pytest
 
-from nlu.jobs import waiting
+from nlu.jobs import full_queue
 
 
 @pytest.fixture(autouse=True)
 def search(monkeypatch):
-    monkeypatch.setattr(waiting, "LOOK_S", 0.01)
-    with waiting.of_a_search():
+    monkeypatch.setattr(full_queue, "LOOK_S", 0.01)
+    with full_queue.of_a_search():
         yield
 
 
@@ -27,10 +27,10 @@ def test_one_of_the_waiting_trials_asks_at_a_time_and_the_first_says_why(capfd):
     asking, most, done = [], [], []
 
     def trial() -> None:
-        with waiting.in_turn("slurm took no job: it is full"):
+        with full_queue.in_turn("slurm took no job: it is full"):
             asking.append(1)
             most.append(len(asking))
-            waiting.pause(0.05)
+            full_queue.pause(0.05)
             asking.pop()
             done.append(1)
 
@@ -44,12 +44,12 @@ def test_trials_of_a_search_that_ends_stop_waiting_also_for_their_turn():
     paused = []
 
     def trial() -> None:
-        with waiting.in_turn("full"):
-            paused.append(waiting.pause(3000))
+        with full_queue.in_turn("full"):
+            paused.append(full_queue.pause(3000))
 
     threads = start(*[trial] * 3)
     time.sleep(0.1)
-    waiting.give_up()
+    full_queue.give_up()
     for thread in threads:
         thread.join(60)
     assert paused == [False] * 3

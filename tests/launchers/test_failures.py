@@ -6,7 +6,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nlu.jobs.listing import cancel_jobs
+from nlu.jobs.following import cancel_jobs
 from nlu.search.storage.opening import open_storage, storage_url
 from tests.launchers import searches
 from tests.launchers.searches import LOCAL, QUICKLY, outcomes, runs, search, start, states

@@ -22,7 +22,7 @@ from nlu.config.compose import Loader
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
 from nlu.jobs.__main__ import main as jobs_main
-from nlu.jobs.listing import follow, latest, listed
+from nlu.jobs.following import follow, latest, listed
 from nlu.jobs.queue import Job
 from nlu.jobs.submissions import Submissions, new_tokens
 from nlu.reports.runs import read_overrides

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nlu.config import stopping
-from nlu.jobs import waiting
+from nlu.jobs import full_queue
 from nlu.jobs.queue import Job, Ticket
 from nlu.jobs.submissions import Submissions
 
@@ -48,7 +48,7 @@ def ended(tmp_path, monkeypatch):
             stopping.signals.forget()
         return board
 
-    with waiting.of_a_search():
+    with full_queue.of_a_search():
         yield end
 
 
@@ -57,11 +57,11 @@ def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(e
     jobs = [Job(number, str(tmp_path), (), str(number)) for number in (1, 2, 3, 7)]
     Submissions(tmp_path).begin(jobs, "slurm", {}, "train")
     Submissions(tmp_path).submitted([Ticket(job, job.token) for job in jobs if job.number != 2])
-    assert not waiting.is_over()
+    assert not full_queue.is_over()
     assert ended(Slots([]), {1, 2, 3}, signal.SIGTERM).said == [
         f"trials 1, 3 are under way elsewhere, and continue there{remedy}"
     ]
-    assert waiting.is_over()
+    assert full_queue.is_over()
     assert ended(Slots([]), {7}).said == [f"trial 7 is under way elsewhere, and continues there{remedy}"]
 
 

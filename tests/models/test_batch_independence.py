@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from nlu.inference.int8.encoder import compile_layers, quantize
-from nlu.inference.int8.linear import multiplies_integers
+from nlu.inference.int8.compiled import compile_layers, quantize
+from nlu.inference.int8.int8_linear import multiplies_integers
 from nlu.models.adapters.lora import Lora
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import Pretrained

@@ -17,7 +17,7 @@ from test_conditional_put import adopt
 
 from nlu.commands import io
 from nlu.storage.access import files
-from nlu.storage.places import parse_place
+from nlu.storage.locations import parse_place
 from tests.inference.runs import predict, trained
 from tests.oss_server import BUCKET, OssServer
 from tests.training.in_process import TINY, killed_in_backward, train

@@ -12,7 +12,7 @@ from test_conditional_put import adopt
 
 from nlu.commands.io import main
 from nlu.storage.access import files
-from nlu.storage.places import parse_place
+from nlu.storage.locations import parse_place
 from tests.folders import contents, write
 from tests.oss_server import BUCKET, OssServer
 

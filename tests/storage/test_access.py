@@ -14,8 +14,8 @@ from nlu.config.errors import DataError, UserError
 from nlu.storage import access
 from nlu.storage.access import FileInfo, children, copy, delete, files, read, read_all, stat, write, write_new
 from nlu.storage.filesystems import endpoint_of
+from nlu.storage.locations import Place, parse_place
 from nlu.storage.objects import ObjectStore
-from nlu.storage.places import Place, parse_place
 from nlu.storage.refusals import Changed, Refused, Unreachable
 from tests.oss_server import OssServer
 from tests.storage.conftest import adopt

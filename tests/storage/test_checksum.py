@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlu.storage.checksum import checksum
+from nlu.storage.tensors import checksum
 
 
 @pytest.mark.parametrize("size", [1, 7, 32_768, 100_003])

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage import copies
-from nlu.storage.copies import complete, records_of
+from nlu.storage import run_copies
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointer, Pointers, Stored
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
+from nlu.storage.run_copies import complete, records_of
 from tests.buckets import Server
 
 WEIGHTS = "checkpoints/last/model.safetensors"
@@ -20,8 +20,8 @@ WEIGHTS = "checkpoints/last/model.safetensors"
 @pytest.fixture
 def url(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(copies, "_copies", {})
-    monkeypatch.setattr(copies, "AGAIN_S", Pauses(0, 0, 9))
+    monkeypatch.setattr(run_copies, "_copies", {})
+    monkeypatch.setattr(run_copies, "AGAIN_S", Pauses(0, 0, 9))
     return f"{s3.bucket(monkeypatch)}/runs"
 
 

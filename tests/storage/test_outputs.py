@@ -11,8 +11,8 @@ from nlu.commands.io import main
 from nlu.config.errors import UserError
 from nlu.storage import access, transfer
 from nlu.storage.access import files
+from nlu.storage.locations import Place, parse_place
 from nlu.storage.outputs import output_file, output_folder, require_free
-from nlu.storage.places import Place, parse_place
 from tests.buckets import Server, server
 from tests.folders import write
 

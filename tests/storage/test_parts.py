@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from nlu.storage import access, parts
+from nlu.storage import access, transfer_in_parts
 from nlu.storage.access import FileInfo, read_all, stat, write
 from nlu.storage.filesystems import filesystem_of
-from nlu.storage.parts import fetch_into, put
-from nlu.storage.places import parse_place
-from nlu.storage.progress import no_progress
+from nlu.storage.locations import parse_place
 from nlu.storage.refusals import Changed, Unreachable
+from nlu.storage.transfer_in_parts import fetch_into, no_progress, put
 from tests.disk import followed
 
 PART = 5 << 20
@@ -21,7 +20,7 @@ CONTENT = bytes(PART) + b"x" * PART + b"the end"
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the least size that S3 allows."""
-    monkeypatch.setattr(parts, "PART_BYTES", PART)
+    monkeypatch.setattr(transfer_in_parts, "PART_BYTES", PART)
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def test_a_large_file_arrives_whole_in_both_directions(remote: str, path: Path, 
     fetch_into(place, info, tmp_path / "folder/back", moved.append)
     assert (tmp_path / "folder/back").read_bytes() == CONTENT and sum(moved) == 2 * len(CONTENT)
     assert [(tmp_path / "folder/back").stat().st_mtime, len(list(tmp_path.rglob("*")))] == [info.modified_s, 3]
-    assert parts.PART_BYTES * 10_000 > 50e9, "S3 takes 10,000 parts"
+    assert transfer_in_parts.PART_BYTES * 10_000 > 50e9, "S3 takes 10,000 parts"
 
 
 def test_an_upload_that_fails_leaves_nothing_to_be_seen(s3: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from nlu.config.addresses import address_problems, is_object, object_reference
 from nlu.config.errors import UserError
-from nlu.storage.places import Place, parse_place, refuse_root
+from nlu.storage.locations import Place, parse_place, refuse_root
 
 
 @pytest.mark.parametrize(

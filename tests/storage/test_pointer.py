@@ -12,8 +12,7 @@ from nlu.storage import pointer
 from nlu.storage.access import FileInfo
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import KEPT, Pointer, Pointers, Stored, TakenOver
-from nlu.storage.refusals import Unreachable
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses, Unreachable
 from tests.buckets import Server
 
 

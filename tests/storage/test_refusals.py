@@ -19,10 +19,9 @@ from botocore.exceptions import (
 
 from nlu.commands.io import main
 from nlu.config.errors import DataError, UserError, is_temporary
-from nlu.storage import refusals, temporary
-from nlu.storage.places import Place
-from nlu.storage.refusals import Changed, CredentialsUnavailable, Denied, Refused, Unreachable, asked
-from nlu.storage.temporary import Pauses
+from nlu.storage import refusals
+from nlu.storage.locations import Place
+from nlu.storage.refusals import Changed, CredentialsUnavailable, Denied, Pauses, Refused, Unreachable, asked
 from tests.buckets import Server
 
 S3, OSS, WEB = Place("s3", "b", "k"), Place("oss", "b", "k"), Place("https", "", "https://host/k")
@@ -86,7 +85,7 @@ BUSY = [
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(temporary, "time", SimpleNamespace(sleep=found.append))
+    monkeypatch.setattr(refusals, "time", SimpleNamespace(sleep=found.append))
     monkeypatch.setattr(refusals, "_answered", set())
     monkeypatch.delenv("FSSPEC_OSS_KEY", raising=False)
     monkeypatch.delenv("OSS_ENDPOINTS", raising=False)

@@ -19,10 +19,9 @@ from nlu.config.sentences import path_text
 from nlu.data.reader import BadRow
 from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter
-from nlu.storage.hub import MODEL_FILES, NO_MODEL_FILES
-from nlu.storage.places import parse_place
+from nlu.storage.locations import parse_place
 from nlu.storage.refusals import Unreachable
-from nlu.storage.resources import fetch, fetch_matching
+from nlu.storage.resources import MODEL_FILES, NO_MODEL_FILES, fetch, fetch_matching
 from tests import buckets
 from tests.buckets import Server
 from tests.storage.conftest import FileServer
@@ -220,7 +219,7 @@ CODE = """
 import time
 import huggingface_hub
 from nlu.config.errors import DataError
-from nlu.storage import hub
+from nlu.storage import resources as hub
 from nlu.storage.resources import fetch
 assert hub.TIMEOUT_S <= 5
 hub.TIMEOUT_S = 0.5

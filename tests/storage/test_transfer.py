@@ -10,7 +10,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.storage import access, transfer
 from nlu.storage.access import FileInfo, files
-from nlu.storage.places import Place, parse_place
+from nlu.storage.locations import Place, parse_place
 from nlu.storage.settle import MARKER
 from nlu.storage.transfer import Item, TransferPlan, copy_file, is_same, plan_copy, plan_remove, remove_all, run_copies
 from tests.folders import contents, write

@@ -13,7 +13,7 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.config.sentences import with_origins
-from nlu.storage.unpacking import unpack, unpacked
+from nlu.storage.archives import unpack, unpacked
 
 CONTENT = "one\nzwei\n三\n".encode() * 1000
 

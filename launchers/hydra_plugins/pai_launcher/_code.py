@@ -1,28 +1,104 @@
-"""The archive of the code that goes to a job: the files that git tracks.
+"""The command of a job as text: shell for DLC, letters and digits for MaxCompute. Every value arrives as it was given.
+
+A job fetches the archive of its code into an empty folder, checks its digest and becomes its program. MaxCompute
+unpacks the archive itself, and `_entry.py` in the archive does the rest.
+
+The archive of the code that goes to a job: the files that git tracks.
 
 Changes that are not committed go along. A link to a file of the project is replaced by its target. Links to folders
 stay here, and files whose names look secret. The same files give the same bytes and the same name, and are uploaded
 once.
+
+What a job elsewhere would not find or could not leave: files of this machine, and storages of this machine.
 """
 
+import base64
 import functools
 import gzip
 import hashlib
 import io
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
-from hydra_plugins.pai_launcher._command import ENTRY
+from hydra_plugins.pai_launcher.pai_launcher import mount_of
 
 import nlu
+from nlu.config.addresses import address_problems, is_object
 from nlu.config.choices import conf_dir
+from nlu.config.command_keys import STANDARD
 from nlu.config.errors import UserError
 from nlu.config.redaction import is_secret_file
+from nlu.config.resolving import MISSING
+from nlu.config.scoring import scored_sets
+from nlu.jobs.queue import Job, QueueContext
+from nlu.storage.required import of_jobs, texts_of
+from nlu.storage.tables import is_table
+
+MODULE = "nlu.train"
+FETCH = Path(__file__).with_name("_fetch.py")
+"""the program that fetches the code; it needs the standard library and fsspec"""
+ENTRY = "nlu_pai_entry.py"
+"""the name of the first program of a MaxCompute job in the archive"""
+JOB = "--nlu-job="
+OURS = ("mirror", "resume", "hydra.run.dir", "trial")
+"""keys that the launcher gives to a job"""
+OUTPUT_OF = {"nlu.predict": "output", "nlu.evaluate": "out", "nlu.export": "out", "nlu.preprocess": "stores"}
+"""the commands besides MODULE that jobs may run, and the key with the place of their output"""
+
+
+def value_of(overrides: Sequence[str], key: str) -> str | None:
+    """Return the value of the last override of a key, without quotes; None if it is absent or null."""
+    found = [text.partition("=")[2] for text in overrides if text.partition("=")[0].lstrip("+~") == key]
+    return found[-1].strip("'\"") if found and found[-1] not in ("null", "") else None
+
+
+def without_ours(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides without the keys of the launcher."""
+    return [text for text in overrides if text.partition("=")[0].lstrip("+~") not in OURS]
+
+
+def shell_command(archive: str, digest: str, arguments: Sequence[str], within: str) -> str:
+    """Return the command line of a DLC job, for `sh -c`: it fetches `archive`, checks it and becomes its program.
+
+    `arguments` are those of Python, `within` is the folder of the code in which it starts.
+    """
+    fetch = shlex.join(["python3", "-c", FETCH.read_text(encoding="utf-8"), archive, digest])
+    lines = [
+        # Every step must succeed: a job without its code must not compute.
+        "set -eu",
+        "code=$(mktemp -d)",
+        f'{fetch} "$code"',
+        'export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"',
+        f'cd "$code"/{shlex.quote(within)}',
+        f"exec {shlex.join(['python3', *arguments])}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def parameters(arguments: Sequence[str], within: str, environment: Mapping[str, str], token: str) -> str:
+    """Return the argument of a MaxCompute job, in characters that no client, service or shell changes."""
+    job = {"arguments": list(arguments), "within": within, "environment": dict(environment), "token": token}
+    # Without padding, since `=` may separate names from values on the way.
+    return JOB + base64.urlsafe_b64encode(json.dumps(job, ensure_ascii=False).encode()).decode().rstrip("=")
+
+
+def token_in(given: str) -> str:
+    """Return the token in the arguments of a MaxCompute job, an empty text if the job is not ours."""
+    text = given.removeprefix(JOB)
+    try:
+        return str(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))["token"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
 
 LARGEST_SHOWN = 5
 LIMIT_MB = 100
@@ -137,3 +213,103 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
     return content.getvalue()
+
+
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_CHECKPOINT = re.compile(r"best|last|best-\d+")
+_READ = re.compile(
+    r"run|checkpoint|input(\.path)?|data\.(train|dev|test)(\..*)?|tokenizer\.vocab|model\.(pretrained|embeddings)"
+    r"|method\.(teacher|logits)(\..*)?"
+)
+"""keys of what a command reads"""
+
+
+def problems_of_jobs(
+    jobs: Sequence[Job],
+    mirrors: Mapping[str, str],
+    code: CodePackage,
+    context: QueueContext,
+    mounts: Collection[str] = (),
+) -> list[str]:
+    """Return everything that is wrong with the jobs, each once, with the numbers of the jobs if not all have it.
+
+    `mirrors` are those of the runs by token, `mounts` the paths of mounted folders.
+    """
+    found: dict[str, list[int]] = {}
+    holders: dict[str, int] = {}
+    key = "mirror" if context.module == MODULE else OUTPUT_OF[context.module]
+    for job in jobs:
+        own = [*_of_files(job, code, context, mounts), *_of_trial(job)]
+        place = mirrors[job.token] if key == "mirror" else value_of(job.overrides, key)
+        own += address_problems(str(place), key) if key == "mirror" else _of_output(context.module, key, place)
+        if key == "mirror" and value_of(job.overrides, "resume") not in ("auto", "never", None):
+            own.append(
+                "resume starts a run from a folder of this machine, which jobs do not have; name the mirror of that run"
+            )
+        # Jobs that build parts of one store share it.
+        if place and key != "stores" and (other := holders.setdefault(place, job.number)) != job.number:
+            own.append(f"it would have the {key} of job {other}, {place}; give each job another folder")
+        for problem in own:
+            found.setdefault(problem, []).append(job.number)
+    return [of_jobs(numbers, len(jobs)) + problem for problem, numbers in found.items()]
+
+
+def _of_trial(job: Job) -> Iterator[str]:
+    for text in job.overrides:
+        match = re.search(r'^trial=\{storage:"((?:[^"\\]|\\.)*)"', text)
+        if match and match[1].partition("://")[0].partition("+")[0] in ("journal", "sqlite"):
+            yield (
+                f"hydra.sweeper.storage is {match[1]}, which is a file of this machine, but trials on PAI report "
+                "by themselves; set mirror=oss://BUCKET/FOLDER, which keeps the journal there, or "
+                "hydra.sweeper.storage=postgresql://HOST/DATABASE"
+            )
+
+
+def _of_files(job: Job, code: CodePackage, context: QueueContext, mounts: Collection[str]) -> Iterator[str]:
+    """Yield a problem for each file that a job reads and would not find."""
+    for folder in config_dirs(context):
+        if not _goes_along(folder, code):
+            yield f"--config-dir is {folder}, which does not go to a job; keep it in the project, and let git track it"
+    config = context.compose(job) if context.compose is not None else {}
+    urls = (config.get("data") or {}).get("urls") or {}
+    for key, path in texts_of(config):
+        is_named = (
+            _READ.fullmatch(key) and path != MISSING and not (key == "checkpoint" and _CHECKPOINT.fullmatch(path))
+        )
+        if not is_named or _REMOTE.match(path) or "#sha256=" in path or path in urls:
+            continue
+        if context.module == "nlu.evaluate" and config.get("run") and key.startswith("data."):
+            # An evaluation of a run reads only the sets that the command gives rows for.
+            if key.split(".")[1] not in scored_sets(job.overrides):
+                continue
+        if path == STANDARD:
+            yield f"{key} is -, but a job has no standard input; name a file on the store"
+        elif not _goes_along(path, code) and mount_of(path, mounts) is None:
+            yield (
+                f"{key} is {path}, a file of this machine, which jobs do not have; put it on the store (python -m "
+                f"nlu.io cp) and set {key} to its address, or git add it to the project if it is small"
+            )
+
+
+def config_dirs(context: QueueContext) -> list[str]:
+    """Return the folders of --config-dir, relative to the working folder."""
+    return [os.path.relpath(folder) for folder in context.config_dirs]
+
+
+def _of_output(module: str, key: str, place: str | None) -> Iterator[str]:
+    """Yield a problem if a job would leave what it makes on its own machine."""
+    if place is None or not (is_object(place) or key == "output" and is_table(place)):
+        table = " or odps://PROJECT/tables/NAME" if key == "output" else ""
+        yield (
+            f"{key} is {place or 'not set'}, but what {module} makes in a job must leave its machine; set {key} to "
+            f"oss://BUCKET/...{table}"
+        )
+
+
+def _goes_along(path: str, code: CodePackage) -> bool:
+    """Whether a path leads, from the folder where a job starts, to files in the archive of the code."""
+    if os.path.isabs(path) or path.startswith("~"):
+        return False
+    place = os.path.normpath(os.path.join(code.within, path.partition("#")[0]))
+    # A pattern names files; any other path may also be that of a folder.
+    return any(fnmatch(name, place) or name.startswith(f"{place}/") for name in code.names)

@@ -6,14 +6,12 @@ A job carries the token of its submission as a tag, and the service lists jobs b
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra_plugins.pai_launcher._code import CodePackage
-from hydra_plugins.pai_launcher._command import shell_command
-from hydra_plugins.pai_launcher._queue import PaiQueue
-from hydra_plugins.pai_launcher._requests import Credentials, import_or_say
-from hydra_plugins.pai_launcher._settings import PaiSettings, mount_of, mounts_of, region_endpoint, store_environment
+from hydra_plugins.pai_launcher._code import CodePackage, shell_command
+from hydra_plugins.pai_launcher._queue import Credentials, PaiQueue, import_or_say
+from hydra_plugins.pai_launcher.pai_launcher import PaiSettings, mount_of, mounts_of, region_endpoint, store_environment
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext
-from nlu.storage.writers import JOB_VARIABLE
+from nlu.storage.locks import JOB_VARIABLE
 
 PACKAGE = "alibabacloud_pai_dlc20201203"
 TOKEN_TAG = "nlu-token"

@@ -12,15 +12,13 @@ from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
-from hydra_plugins.pai_launcher._code import CodePackage
-from hydra_plugins.pai_launcher._command import ENTRY, parameters, token_in, value_of
-from hydra_plugins.pai_launcher._queue import PaiQueue
-from hydra_plugins.pai_launcher._requests import Credentials, RequestRefused, import_or_say
-from hydra_plugins.pai_launcher._settings import PaiSettings, region_endpoint, store_environment
+from hydra_plugins.pai_launcher._code import ENTRY, CodePackage, parameters, token_in, value_of
+from hydra_plugins.pai_launcher._queue import Credentials, PaiQueue, RequestRefused, import_or_say
+from hydra_plugins.pai_launcher.pai_launcher import PaiSettings, region_endpoint, store_environment
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext
+from nlu.storage.locks import JOB_VARIABLE
 from nlu.storage.tables import client_of, is_table
-from nlu.storage.writers import JOB_VARIABLE
 
 PACKAGE = "pyodps"
 XFLOW_PROJECT = "algo_public"

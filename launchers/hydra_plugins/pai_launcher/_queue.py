@@ -1,4 +1,6 @@
-"""`hydra/launcher=pai` as a queue: the checks before a submission, where the run of a job is kept, how it comes back.
+"""Requests to a service of PAI: the keys that sign them, and how they fail.
+
+`hydra/launcher=pai` as a queue: the checks before a submission, where the run of a job is kept, how it comes back.
 
     OSS_FOLDER/code/DIGEST.tar.gz    the archive of the code, of DLC jobs
     OSS_FOLDER/runs/NAME/NUMBER      the mirror of the run of a job, unless the command has mirror=
@@ -13,6 +15,7 @@ accepts only one of them.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -22,11 +25,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from hydra_plugins.pai_launcher._checks import config_dirs, problems_of_jobs
-from hydra_plugins.pai_launcher._code import CodePackage, packed
-from hydra_plugins.pai_launcher._command import MODULE, OUTPUT_OF, value_of, without_ours
-from hydra_plugins.pai_launcher._requests import BUGS, PAUSES_S, Credentials, RequestRefused, absent_keys
-from hydra_plugins.pai_launcher._settings import (
+from hydra_plugins.pai_launcher._code import (
+    MODULE,
+    OUTPUT_OF,
+    CodePackage,
+    config_dirs,
+    packed,
+    problems_of_jobs,
+    value_of,
+    without_ours,
+)
+from hydra_plugins.pai_launcher.pai_launcher import (
     DLC,
     PREFIX,
     PaiSettings,
@@ -37,14 +46,81 @@ from hydra_plugins.pai_launcher._settings import (
 )
 
 from nlu.config.command_line import quoted
-from nlu.config.errors import UserError, is_temporary
+from nlu.config.errors import Temporary, UserError, is_temporary
+from nlu.config.redaction import HIDDEN, hide, name_of
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submissions import Submissions
 from nlu.runs.mirror_files import bring_back, read_mirrored
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointers
-from nlu.storage.refusals import Unreachable
-from nlu.storage.temporary import retried
+from nlu.storage.refusals import Pauses, Unreachable, retried
+
+ID, SECRET, TOKEN = (name_of("alibaba cloud", role) for role in ("key", "secret", "token"))
+PAUSES_S = Pauses(0.5, 20.0, 6)
+"""between the attempts at a request that may be repeated"""
+FULL_STATUSES = (408, 429)
+BUGS = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError)
+"""errors that a bug of this package raises, never the service"""
+
+
+class ServiceAway(OSError, Temporary):
+    """The service does not answer, or has too many requests; it may have carried the request out."""
+
+
+class RequestRefused(UserError):
+    """The service read a request and refuses it. `status` is that of HTTP."""
+
+    def __init__(self, sentence: str, status: int | None = None):
+        self.status = status
+        super().__init__(sentence)
+
+
+def absent_keys() -> list[str]:
+    """Return a problem for each variable that is not set, and without which requests cannot be signed."""
+    absent = [name for name in (ID, SECRET) if not os.environ.get(name)]
+    return [f"{name} is not set; it signs requests to PAI; set it in the environment" for name in absent]
+
+
+class Credentials:
+    """The keys of the environment, which sign requests."""
+
+    def __init__(self) -> None:
+        self.id, self.secret, self.token = os.environ[ID], os.environ[SECRET], os.environ.get(TOKEN)
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the service without these keys, which it may repeat."""
+        for value in (self.secret, self.token, self.id):
+            if value:
+                text = text.replace(value, HIDDEN)
+        return hide(text)
+
+    def failure(self, what: str, message: str, code: str, status: int | None, *, is_overload: bool) -> Exception:
+        """Return the error for a failed request: ServiceAway or RequestRefused, in one sentence without keys."""
+        said = " ".join(self.hidden(message).split())[:500]
+        if status is None or status >= 500 or status in FULL_STATUSES or is_overload:
+            return ServiceAway(f"{what}: {said if status is not None else f'no answer ({said})'}")
+        # Said in our words: the service's own message is about signatures, and may repeat a key.
+        if status in (401, 403) and re.search("Signature|AccessKey|AccessId", f"{code} {said}"):
+            return RequestRefused(f"{what}: {keys_refused(code)}", status)
+        remedy = "" if status == 404 else "; correct what hydra.launcher sets"
+        return RequestRefused(f"{what}: {said}{remedy}", status)
+
+
+def keys_refused(said: str) -> str:
+    """Return the message for unknown keys and wrong signatures."""
+    return f"the service does not accept the keys of {ID} and {SECRET} ({said}); correct these variables"
+
+
+def import_or_say(module: str, package: str, what: str) -> None:
+    """Import a package of the extra `pai`. Raises UserError with the command that installs it."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{what} needs the package {package}, which is not installed ({error}); pip install {package}, or "
+            "pip install 'nlu[pai]'"
+        ) from None
+
 
 log = logging.getLogger(__name__)
 

@@ -1,18 +1,70 @@
-"""The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.jobs`."""
+"""Keys of hydra/launcher=local and slurm, imported at every start; conf/hydra/launcher/*.yaml explain them.
+
+The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.jobs`.
+"""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.queue_launcher import config as config
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from hydra_plugins.queue_launcher._impl import Launch
+    from hydra_plugins.queue_launcher._launch import Launch
 
     from nlu.jobs.submissions import Submitted
+
+
+@dataclass
+class LocalLauncherConf:
+    """Processes of this machine. A null leaves a key to the command."""
+
+    _target_: str = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
+    gpus: int | None = None
+    timeout_min: int | None = None
+    name: str = "${hydra.job.name}"
+    submitit_folder: str = "${hydra.sweep.dir}/.submitit/%j"
+    wait: bool = True
+
+
+@dataclass
+class SlurmLauncherConf:
+    """Jobs of Slurm, a grid as one array. A null leaves a key to the cluster's own default."""
+
+    _target_: str = "hydra_plugins.queue_launcher.queue_launcher.SlurmLauncher"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    nodes: int = 1
+    tasks_per_node: int = 1
+    gpus: int | None = None
+    cpus: int | None = None
+    memory_gb: float | None = None
+    timeout_min: int = 60
+    signal_delay_s: int = 120
+    max_num_timeout: int = 100
+    array_parallelism: int = 256
+    setup: list[str] = field(default_factory=list)
+    python: str | None = None
+    additional_parameters: dict[str, Any] = field(default_factory=dict)
+    srun_args: list[str] = field(default_factory=list)
+    name: str = "${hydra.job.name}"
+    submitit_folder: str = "${hydra.sweep.dir}/.submitit/%j"
+    wait: bool = True
+
+
+for group in ("hydra/launcher", "hydra/launcher/types"):
+    for name, keys in (("local", LocalLauncherConf()), ("slurm", SlurmLauncherConf())):
+        # What a program itself has under such a name stays.
+        with suppress(ValueError):
+            ConfigStore.instance().store(name, keys, group=group, provider="queue_launcher", replace=False)
 
 
 class QueueLauncher(Launcher):
@@ -33,7 +85,7 @@ class QueueLauncher(Launcher):
         return self._launch(job_overrides, initial_job_idx).run()
 
     def attach(self, job: "Submitted") -> Sequence[JobReturn]:
-        """Follow a job of an earlier command (`nlu.jobs.listing.open_jobs`); return what `launch` would for it."""
+        """Follow a job of an earlier command (`nlu.jobs.following.open_jobs`); return what `launch` would for it."""
         return self._launch([job.job.overrides], job.job.number).follow_again(job)
 
     def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
@@ -42,7 +94,7 @@ class QueueLauncher(Launcher):
         launch.require(launch.jobs, dict(enumerate(configs)))
 
     def _launch(self, overrides: Sequence[Sequence[str]], first: int) -> "Launch":
-        from hydra_plugins.queue_launcher._impl import Launch
+        from hydra_plugins.queue_launcher._launch import Launch
 
         return Launch(self.queue, self.params, overrides, first, self.config, self.hydra_context, self.task_function)
 

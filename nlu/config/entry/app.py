@@ -29,7 +29,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 import nlu
 from nlu.config import stopping
-from nlu.config.checks.faults import fault_of, with_places
+from nlu.config.checks.composition_faults import fault_of, with_places
 from nlu.config.checks.validate import problems, unknown_keys, unknown_names
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, find_plugins, with_defaults
 from nlu.config.command_line import (

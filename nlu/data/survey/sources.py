@@ -20,8 +20,8 @@ from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.spans import tags_of_spans
-from nlu.storage.places import files_like, is_pattern
-from nlu.storage.unpacking import unpacked
+from nlu.storage.archives import unpacked
+from nlu.storage.locations import files_like, is_pattern
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"

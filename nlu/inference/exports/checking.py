@@ -17,7 +17,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.data.layouts import encode_pair, encode_single
 from nlu.data.targets import Number
-from nlu.inference.exports.deciding import Decision, Row, by_rule, is_same, of_run
+from nlu.inference.exports.export_decisions import Decision, Row, by_rule, is_same, of_run
 from nlu.inference.exports.formats import Format
 from nlu.inference.exports.padded import Inputs, padded_inputs
 from nlu.inference.predictor import Predictor

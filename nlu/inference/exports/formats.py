@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.inference.exports import huggingface, peft_folder, savedmodel, sentences, tf_checkpoint
-from nlu.inference.exports.deciding import Compute, Decide, by_pipeline, by_rule
+from nlu.inference.exports import huggingface_export, peft_folder, savedmodel, sentence_vectors, tf_checkpoint
+from nlu.inference.exports.export_decisions import Compute, Decide, by_pipeline, by_rule
 from nlu.inference.exports.padded import NAMES, Inputs
-from nlu.inference.exports.static_vectors import STATIC, write_static
-from nlu.inference.exports.traced import example_of, graph_of
+from nlu.inference.exports.padded_models import example_of, graph_of
+from nlu.inference.exports.sentence_vectors import STATIC, write_static
 from nlu.inference.trained import Trained
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _write_torchscript(trained: Trained, folder: Path) -> None:
     if not isinstance(graph, torch.jit.ScriptModule):
         graph = torch.jit.trace(graph, example_of(trained), check_trace=False)
     graph.save(str(folder / MODEL["torchscript"]))
-    huggingface.tokenizer_of(trained).save_pretrained(folder)
+    huggingface_export.tokenizer_of(trained).save_pretrained(folder)
 
 
 def _read_torchscript(folder: Path, trained: Trained) -> Compute:
@@ -124,7 +124,7 @@ def _write_onnx(trained: Trained, folder: Path) -> None:
         program = torch.onnx.export(graph, given, dynamic_shapes=shapes, dynamo=True, verbose=False, **named)
         assert program is not None, "the exporter by torch.export returns a program"
         program.save(path)
-    huggingface.tokenizer_of(trained).save_pretrained(folder)
+    huggingface_export.tokenizer_of(trained).save_pretrained(folder)
 
 
 def _write_int8(trained: Trained, folder: Path) -> None:
@@ -161,12 +161,12 @@ FORMATS = {
         Format(
             "huggingface",
             ("transformers",),
-            huggingface.write,
+            huggingface_export.write,
             _read_huggingface,
             decide=by_pipeline,
             decided_by="decided by pipeline(...) of transformers",
         ),
-        Format(sentences.FORMAT, ("transformers", "sentence_transformers"), sentences.write),
+        Format(sentence_vectors.FORMAT, ("transformers", "sentence_transformers"), sentence_vectors.write),
         Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
         Format(
             "onnx-int8",

@@ -12,9 +12,8 @@ from safetensors.torch import save_file
 
 from nlu.config.errors import UserError
 from nlu.data.layouts import LAYOUTS
-from nlu.inference.exports.deciding import Row
-from nlu.inference.exports.huggingface import tokenizer_of
-from nlu.inference.exports.masked import CHECKED_TEXTS, difference_of_tokens
+from nlu.inference.exports.export_decisions import Row
+from nlu.inference.exports.huggingface_export import CHECKED_TEXTS, difference_of_tokens, tokenizer_of
 from nlu.inference.exports.padded import load_exactly, require_native, transformers_config, transformers_weights
 from nlu.inference.trained import Trained
 from nlu.models.adapters.lora import PREFIX, WEIGHTS, LoraLinear, names_in_peft

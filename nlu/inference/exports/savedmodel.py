@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nlu.inference.exports.huggingface import tokenizer_of
+from nlu.inference.exports.huggingface_export import tokenizer_of
 from nlu.inference.exports.padded import (
     NAMES,
     Inputs,

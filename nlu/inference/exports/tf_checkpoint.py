@@ -27,7 +27,7 @@ from nlu.inference.exports.padded import (
     transformers_weights,
     write_config,
 )
-from nlu.inference.exports.traced import Padded, PaddedBert
+from nlu.inference.exports.padded_models import Padded, PaddedBert
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert_layers import CONFIG_KEYS
 from nlu.models.formats.fine_tuned import OF_EXPORT

@@ -9,9 +9,9 @@ from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.config.targets import build
 from nlu.inference import keys as schemas
-from nlu.inference.int8.encoder import compile_layers
-from nlu.inference.int8.encoder import quantize as quantize_encoder
-from nlu.inference.int8.linear import multiplies_integers
+from nlu.inference.int8.compiled import compile_layers
+from nlu.inference.int8.compiled import quantize as quantize_encoder
+from nlu.inference.int8.int8_linear import multiplies_integers
 from nlu.models.encoders.bert import Bert
 from nlu.models.task_model import TaskModel
 from nlu.training import keys as formats

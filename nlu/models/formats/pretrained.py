@@ -32,7 +32,7 @@ from nlu.models.formats.weights_config import MODULES, read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import LAYOUT, TaskModel
 from nlu.storage.access import stat
-from nlu.storage.places import parse_place
+from nlu.storage.locations import parse_place
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)

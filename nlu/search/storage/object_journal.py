@@ -26,8 +26,7 @@ from optuna.storages.journal import BaseJournalBackend
 from nlu.config.errors import UserError
 from nlu.search.faults import StorageUnavailable
 from nlu.storage.objects import ObjectStore
-from nlu.storage.refusals import Denied, Unreachable
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Denied, Pauses, Unreachable
 
 logger = logging.getLogger(__name__)
 

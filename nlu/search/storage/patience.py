@@ -19,7 +19,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.search.faults import OUTAGE_S, StorageUnavailable, reason_of
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
 
 log = logging.getLogger(__name__)
 

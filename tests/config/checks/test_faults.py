@@ -8,7 +8,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from nlu.config.checks.faults import choice_problem, fault_of, misplaced, with_places
+from nlu.config.checks.composition_faults import choice_problem, fault_of, misplaced, with_places
 from nlu.config.choices import conf_dir
 from nlu.config.command_line import USER_MISTAKES
 

@@ -2,8 +2,8 @@
 
 import shutil
 
-from nlu.inference.int8.library import COMPILERS, INSTRUCTIONS
-from nlu.inference.int8.linear import multiplies_integers
+from nlu.inference.int8.compiled import COMPILERS, INSTRUCTIONS
+from nlu.inference.int8.int8_linear import multiplies_integers
 from nlu.training.precision import instruction_sets
 
 

@@ -12,8 +12,8 @@ import torch
 from scipy.special import erf
 
 from nlu.config.errors import UserError
-from nlu.inference.int8 import layers as in_c
-from nlu.inference.int8.encoder import LOWEST, CompiledBert, compile_layers
+from nlu.inference.int8 import compiled as in_c
+from nlu.inference.int8.compiled import LOWEST, CompiledBert, compile_layers
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.exact_linear import Linear
 from tests.inference.int8.machine import compiles_int8

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.inference.int8 import library
+from nlu.inference.int8 import compiled
 from tests.inference.int8.machine import compiles_int8
 
 pytestmark = pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")
@@ -23,30 +23,30 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SOURCE)
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
-    library.load.cache_clear()
+    compiled.load.cache_clear()
     return path
 
 
 def test_a_source_is_compiled_once_and_computes(tmp_path, monkeypatch, source):
-    assert library.load(source).twice(21) == 42
+    assert compiled.load(source).twice(21) == 42
     (kept,) = (tmp_path / "cache/compiled").iterdir()
-    library.load.cache_clear()
+    compiled.load.cache_clear()
     before = kept.stat().st_mtime_ns
-    assert library.load(source).twice(4) == 8
+    assert compiled.load(source).twice(4) == 8
     assert list((tmp_path / "cache/compiled").iterdir()) == [kept] and kept.stat().st_mtime_ns == before
 
 
 def test_another_source_gets_another_library(tmp_path, monkeypatch, source):
-    library.load(source)
+    compiled.load(source)
     source.write_text(SOURCE.replace("2 *", "3 *"))
-    library.load.cache_clear()
-    assert library.load(source).twice(5) == 15
+    compiled.load.cache_clear()
+    assert compiled.load(source).twice(5) == 15
     assert len(list((tmp_path / "cache/compiled").iterdir())) == 2
 
 
 def test_threads_that_ask_at_once_all_get_a_whole_library(source):
     found: list[ctypes.CDLL] = []
-    threads = [threading.Thread(target=lambda: found.append(library.load(source))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(compiled.load(source))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -56,9 +56,9 @@ def test_threads_that_ask_at_once_all_get_a_whole_library(source):
 
 def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path, source):
     program = (
-        "from nlu.inference.int8 import library\n"
+        "from nlu.inference.int8 import compiled\n"
         "from pathlib import Path\n"
-        f"print(library.load(Path({str(source)!r})).twice(3))\n"
+        f"print(compiled.load(Path({str(source)!r})).twice(3))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate()[0].strip() for process in processes] == [b"6"] * 3
@@ -69,27 +69,27 @@ def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path, source):
 def test_without_a_compiler_the_user_is_told_what_to_install(tmp_path, monkeypatch, source):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="needs a C compiler, but cc does not start .*; install gcc or clang, set CC"):
-        library.load(source)
+        compiled.load(source)
 
 
 def test_a_compiler_that_is_named_but_absent_is_refused(monkeypatch, source):
     monkeypatch.setenv("CC", "no-such-compiler -m64")
     with pytest.raises(UserError, match="needs a C compiler, but no-such-compiler does not start"):
-        library.load(source)
+        compiled.load(source)
 
 
 def test_what_the_compiler_says_about_a_wrong_source_is_shown(tmp_path, source):
     source.write_text("int twice(int x) { return 2 * y; }\n")
     with pytest.raises(UserError, match="cannot compile small.c: .*'y'.*; set CC to another compiler"):
-        library.load(source)
+        compiled.load(source)
     assert not list((tmp_path / "cache/staging").iterdir()) and not (tmp_path / "cache/compiled").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, source):
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="NLU_CACHE to another folder"):
-        library.load(source)
+        compiled.load(source)
 
 
 def test_no_compiler_may_fuse_or_reorder_sums():
-    assert "-ffp-contract=off" in library.FLAGS and not {"-ffast-math", "-Ofast"}.intersection(library.FLAGS)
+    assert "-ffp-contract=off" in compiled.FLAGS and not {"-ffast-math", "-Ofast"}.intersection(compiled.FLAGS)

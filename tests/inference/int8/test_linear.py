@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.inference.int8.encoder import LOWEST
-from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
+from nlu.inference.int8.compiled import LOWEST
+from nlu.inference.int8.int8_linear import QuantizedLinear, multiplies_integers
 from nlu.models.layers.exact_linear import ACTIVATIONS, IN_PLACE, Linear
 
 pytestmark = pytest.mark.needs(multiplies_integers, "no products of integers")

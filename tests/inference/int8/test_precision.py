@@ -10,8 +10,8 @@ import torch
 
 import nlu
 from nlu.config.errors import UserError
-from nlu.inference.int8 import library
-from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
+from nlu.inference.int8 import compiled
+from nlu.inference.int8.int8_linear import QuantizedLinear, multiplies_integers
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
 from tests.inference.int8.machine import compiles_int8
@@ -54,7 +54,7 @@ def test_each_row_has_the_same_bits_in_any_batch_and_in_every_command(
 
 def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 2))
-    library.load.cache_clear()
+    compiled.load.cache_clear()
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
@@ -145,7 +145,7 @@ def test_without_exact_sums_of_bytes_int8_is_refused(run: Path, monkeypatch: pyt
 
 
 def test_without_torchs_operators_int8_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nlu.inference.int8.linear._multiply", None)
+    monkeypatch.setattr("nlu.inference.int8.int8_linear._multiply", None)
     with pytest.raises(UserError, match="^precision is int8, but torch .* lacks the operators for its products on a"):
         nlu.load(run, device="cpu", precision="int8")
 

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[3] / "launchers"))  # as `find_plugin
 
 from nlu.jobs.queue import QueueContext
 from nlu.storage.objects import ObjectStore
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
 from tests.launchers.pai.projects import config, git
 
 STORE = "oss://bucket/nlu"

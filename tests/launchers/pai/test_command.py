@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
-from hydra_plugins.pai_launcher import _command
-from hydra_plugins.pai_launcher._command import JOB, parameters, shell_command, token_in
+from hydra_plugins.pai_launcher import _code
+from hydra_plugins.pai_launcher._code import JOB, parameters, shell_command, token_in
 from pai_server import SECRET
 
 AWKWARD = [
@@ -30,7 +30,7 @@ AWKWARD = [
     "~data.dev",
 ]
 SAYS = "import json, os, sys; print(json.dumps([sys.argv[1:], sorted(os.listdir()), os.environ.get('NOTE')]))"
-ENTRY = Path(_command.__file__).with_name("_entry.py").read_text()
+ENTRY = Path(_code.__file__).with_name("_entry.py").read_text()
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
@@ -112,6 +112,6 @@ def test_a_job_with_a_role_fetches_its_code_by_the_keys_of_the_platform(archive,
 
 def test_old_pythons_can_read_what_says_that_they_are_too_old():
     """No syntax that Python 3.6 does not know: there the refusal must still be read."""
-    for source in (ENTRY, _command.FETCH.read_text()):
+    for source in (ENTRY, _code.FETCH.read_text()):
         ast.parse(source, feature_version=(3, 6))
         assert not re.search(r"\w \| \w", source)

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hydra_plugins.pai_launcher._requests import ServiceAway
+from hydra_plugins.pai_launcher._queue import ServiceAway
 
 from nlu.config.errors import UserError, is_temporary
 from nlu.jobs.queue import JobRefused, JobState, Ticket

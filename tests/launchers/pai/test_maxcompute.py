@@ -2,7 +2,7 @@
 
 import json
 
-from hydra_plugins.pai_launcher._command import token_in
+from hydra_plugins.pai_launcher._code import token_in
 
 from nlu.jobs.queue import JobState
 from tests.launchers.pai.projects import job

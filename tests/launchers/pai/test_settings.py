@@ -1,8 +1,8 @@
 """The keys of hydra/launcher=pai: everything wrong or missing at once, no secrets, addresses by the region."""
 
 import pytest
-from hydra_plugins.pai_launcher._requests import ID, SECRET, Credentials, absent_keys, import_or_say
-from hydra_plugins.pai_launcher._settings import (
+from hydra_plugins.pai_launcher._queue import ID, SECRET, Credentials, absent_keys, import_or_say
+from hydra_plugins.pai_launcher.pai_launcher import (
     PaiSettings,
     missing_problems,
     mounts_of,

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
 from nlu.config.errors import DataError, UserError
-from nlu.storage import table_writing
+from nlu.storage import tables
 from nlu.storage.resources import fetch
-from nlu.storage.table_writing import TableTarget
+from nlu.storage.tables import TableTarget
 
 ROWS = pa.table({
     "text": [f"第{number}行 'a' `b`" for number in range(95)], "label": [*range(94), None],
@@ -22,8 +22,8 @@ TABLE = "odps://p/tables/found"
 def project(server, monkeypatch):
     from odps.config import option_context
 
-    monkeypatch.setattr(table_writing, "BATCH_ROWS", 20)
-    monkeypatch.setattr(table_writing, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(tables, "BATCH_ROWS", 20)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2000)
     monkeypatch.setenv("ODPS_ENDPOINT", f"http://{server.host}/api")
     monkeypatch.setenv("ODPS_TUNNEL_ENDPOINT", f"http://{server.host}/api")
     with option_context() as options:
@@ -64,7 +64,7 @@ def test_columns_of_an_empty_table_may_stand_in_another_order(project, send):
 
 def test_lists_are_stored_with_element_types_of_the_service() -> None:
     inner = pa.struct([("a", pa.uint8()), ("b", pa.large_string())])
-    found = table_writing._stored(pa.large_list(inner))
+    found = tables._stored(pa.large_list(inner))
     assert found == pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())]))
 
 

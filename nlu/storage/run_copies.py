@@ -20,9 +20,8 @@ from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import AT_ONCE, FOLDER, Pointers, Stored, fetch
-from nlu.storage.refusals import Changed
+from nlu.storage.refusals import Changed, Pauses
 from nlu.storage.settle import remove
-from nlu.storage.temporary import Pauses
 
 CHECKPOINTS = "checkpoints"
 KNOWN, LOCK = "known.json", "lock"

@@ -28,8 +28,7 @@ from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import Batch, to_device
 from nlu.data.targets import Target
 from nlu.data.targets.number import Number
-from nlu.distillation.logits import CHUNK_ROWS, Logits
-from nlu.distillation.teacher import KEY, Teacher
+from nlu.distillation.teacher import CHUNK_ROWS, KEY, Logits, Teacher
 from nlu.metrics.classes import log_probabilities
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel

@@ -1,4 +1,9 @@
-"""The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width."""
+"""The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width.
+
+The vectors of model=static as a folder that model2vec loads, and sentence-transformers as its StaticEmbedding.
+
+Axes: V words, D width.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer as Backend
 from torch import nn
 
 from nlu.config.errors import UserError
 from nlu.data.layouts import LAYOUTS
-from nlu.inference.exports.deciding import Row
-from nlu.inference.exports.huggingface import tokenizer_of
+from nlu.inference.exports.export_decisions import Row
+from nlu.inference.exports.huggingface_export import tokenizer_of
 from nlu.inference.exports.padded import (
     load_exactly,
     require_native,
@@ -24,11 +30,13 @@ from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.static import Static
 from nlu.training import keys as schemas
 from nlu.training.precision import Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 FORMAT = "sentence_transformers"
 
@@ -91,3 +99,31 @@ def difference_of_vectors(trained: Trained, rows: Sequence[Row], encode: Callabl
     encoded = layout.encode(trained.tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
     apart_ND = np.abs(predictor.vectors(encoded, layout) - encode(texts))
     return float(apart_ND[~encoded.cut_N].max(initial=0.0))
+
+
+STATIC = "model2vec"
+
+
+def write_static(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
+    """Write weights, tokenizer and configuration; returns the largest difference of the vectors of the rows' texts.
+
+    A vector is what `nlu.load(RUN).encode` gives for a text that is not cut. Raises UserError for another encoder.
+    """
+    from model2vec import StaticModel
+
+    backbone, tokenizer = trained.model.backbone, trained.tokenizer
+    if not isinstance(backbone, Static) or trained.layout.name not in ("single", "sides"):
+        raise UserError(
+            f"format is {STATIC}, which holds the vectors of single texts of model=static; export this run as onnx or "
+            "torchscript, or distil it: docs/distillation.md"
+        )
+    left_out = [*tokenizer.special_ids, tokenizer.unknown_id]
+    if backbone.weights_V[left_out].any():
+        raise UserError(
+            f"format is {STATIC}, which leaves out special tokens, but the run was trained with them, by an earlier "
+            "version; train it again"
+        )
+    vectors_VD = (backbone.weights_V[:, None] * backbone.word_embeddings.weight).detach().float().cpu().numpy()
+    backend = Backend.from_str(tokenizer.backend.to_str())
+    StaticModel(vectors_VD, backend, max_length=None).save_pretrained(folder)
+    return difference_of_vectors(trained, rows, StaticModel.from_pretrained(folder).encode)

@@ -24,12 +24,11 @@ from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress_bars import Bar, Progress
 from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
-from nlu.inference.columns import originals_for
+from nlu.inference.input_rows import bad_row, found, originals_for, require_usable
 from nlu.inference.locate import Located
-from nlu.inference.output import output_of
-from nlu.inference.pieces import Pieces, pairs_of, pieces_of
+from nlu.inference.output_formats import output_of
+from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
-from nlu.inference.source import bad_row, found, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest

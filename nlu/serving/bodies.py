@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from nlu.config.command_keys import Serve
 from nlu.data.layouts import Values
 from nlu.inference.cells import Columns, columns_of
-from nlu.inference.source import alternatives_of, values_of
+from nlu.inference.input_rows import alternatives_of, values_of
 from nlu.inference.trained import Trained
 
 GONE = 499

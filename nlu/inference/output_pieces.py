@@ -18,12 +18,11 @@ from nlu.config.sentences import counted
 from nlu.storage.access import stat
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
+from nlu.storage.locations import Place, files_like, is_pattern, parse_place
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.outputs import require_no_object, send_file
-from nlu.storage.places import Place, files_like, is_pattern, parse_place
 from nlu.storage.settle import remove, require_writable
-from nlu.storage.table_writing import TableTarget
-from nlu.storage.tables import is_table
+from nlu.storage.tables import TableTarget, is_table
 
 PLAN = "plan.json"
 LOCK = ".lock"

@@ -19,8 +19,8 @@ from nlu.config.errors import UserError, is_temporary
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.sentences import counted
-from nlu.jobs.following import Follower, JobEnd, left_sentence
-from nlu.jobs.listing import Listed, answered, latest, listed, queued, recover
+from nlu.jobs.following import Follower, JobEnd, Listed, answered, latest, left_sentence, listed, queued, recover
+from nlu.jobs.full_queue import in_turn, pause
 from nlu.jobs.local import this_machine
 from nlu.jobs.queue import (
     Job,
@@ -35,9 +35,8 @@ from nlu.jobs.queue import (
     require_valid,
 )
 from nlu.jobs.submissions import Submissions, Submitted, new_tokens, without_resume
-from nlu.jobs.waiting import in_turn, pause
 from nlu.reports.job_row import progress_of
-from nlu.storage.temporary import Pauses
+from nlu.storage.refusals import Pauses
 
 AGAIN_S, AGAIN_MAX = Pauses(1.0, 60.0), 7
 """the pauses after which a queue that took no job is asked again, and how often; trials wait without end if the failure

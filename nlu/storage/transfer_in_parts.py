@@ -1,8 +1,13 @@
-"""Large files in parts, in both directions, each complete or not at all."""
+"""Progress bars of transfers.
+
+Large files in parts, in both directions, each complete or not at all.
+"""
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,9 +15,36 @@ from nlu.storage import access
 from nlu.storage.access import Asking, FileInfo
 from nlu.storage.files import replacing
 from nlu.storage.filesystems import filesystem_of
-from nlu.storage.places import Place
-from nlu.storage.progress import Advance
+from nlu.storage.locations import Place
 from nlu.storage.refusals import Changed, asked
+
+SHOWN_FROM_MB = 5
+Advance = Callable[[int], None]
+"""called with each number of bytes that were transferred"""
+
+
+def no_progress(size: int) -> None:
+    """An `Advance` that shows nothing."""
+
+
+@contextmanager
+def download_progress(name: str, size: int | None) -> Iterator[Advance]:
+    """Give a function to call with each number of bytes received, which moves a progress bar on a terminal.
+
+    `size` is the total in bytes, None if it is unknown. Small transfers, and those without a terminal, show no bar.
+    """
+    if size is None or size <= SHOWN_FROM_MB * 1_000_000 or not sys.stderr.isatty():
+        yield no_progress
+        return
+    # Imported late: rich is slow to import, and few transfers show a bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=size)
+        yield lambda received: progress.advance(task, received)
+
 
 PART_BYTES = 16 << 20
 THREADS = 4

@@ -1,19 +1,29 @@
 """The layers of a BERT encoder in int8 as one call of C for each batch, for predicting on a CPU with AVX-512 VNNI.
 
-The arithmetic is that of `nlu.inference.int8.linear`, with attention in float32; the results differ from those of
+The arithmetic is that of `nlu.inference.int8.int8_linear`, with attention in float32; the results differ from those of
 torch's operators in the last bits. They have the same bits in any batch, on any number of threads and on any processor
 that can compute them (`layers.c`). Calls release Python's lock: parts of a large batch are computed by as many
 threads as torch has, and several threads can predict different batches at the same time.
 
 Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
+
+A loaded BERT encoder in int8: its linear layers are replaced from outside, or all of its layers by one call of C.
+
+A source of C as a library: built by the machine's own compiler on first use, and kept in the cache.
 """
 
 import ctypes
+import logging
+import os
+import shlex
+import shutil
+import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,9 +31,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.inference.int8.library import INSTRUCTIONS, load
-from nlu.inference.int8.linear import MIDDLE, QuantizedLinear
+from nlu.data.collate import Batch
+from nlu.inference.int8.int8_linear import MIDDLE, QuantizedLinear
 from nlu.models.encoders.bert import Bert
+from nlu.storage.cache import cache_dir, staging_folder, text_digest
 from nlu.training.precision import instruction_sets
 
 SOURCE = Path(__file__).with_name("layers.c")
@@ -151,3 +162,106 @@ class Layers:
 def _address(tensor: Tensor) -> ctypes.c_void_p:
     """Return where the numbers of a tensor begin; it must be contiguous and outlive the call."""
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+LOWEST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
+"""a number that no result of an activation is below"""
+
+
+def quantize(encoder: Bert, dtype: torch.dtype) -> None:
+    """Hold the linear layers of all layers in int8, in place and for good; `dtype` is that of attention's inputs.
+
+    Embeddings and their projection, norms, pooling and the softmax stay as they are.
+    """
+    layer: Any
+    for layer in encoder.encoder["layer"].children():
+        projections, dense = layer.attention.self, layer.attention.output.dense
+        projections["qkv"] = QuantizedLinear(projections["qkv"], dtype=dtype)
+        layer.attention.output.dense = QuantizedLinear(dense)
+        layer.intermediate["dense"] = QuantizedLinear(layer.intermediate["dense"])
+        layer.output.dense = QuantizedLinear(layer.output.dense, lowest=LOWEST[encoder.sizes["activation"]])
+
+
+def compile_layers(encoder: Bert) -> None:
+    """Hold the encoder in int8 and compute its layers in C, with attention in float32.
+
+    Raises UserError if this machine cannot do that, or if the pooling reads the layers in between.
+    """
+    if encoder.pooling == "layers":
+        raise UserError(
+            "precision is int8_compiled, which computes all layers at once, but model.pooling is layers; set "
+            "precision=int8"
+        )
+    quantize(encoder, torch.float32)
+    layers = Layers(encoder)
+    encoder.__class__ = CompiledBert
+    cast(CompiledBert, encoder).in_c = layers
+
+
+class CompiledBert(Bert):
+    """A BERT in int8 whose layers are one call of C, where nothing needs a gradient or what is inside of layers."""
+
+    in_c: Layers
+
+    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: Any = None) -> Tensor:
+        """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
+        if seen is not None or torch.is_grad_enabled():
+            return super()._hidden(x_TD, batch, first_only=first_only, seen=seen)
+        own = self.embeddings
+        types, differ = own.token_type_embeddings, self.has_segments and own.token_type_embeddings.num_embeddings > 1
+        hidden_TD = x_TD + own.position_embeddings(batch.positions_T)
+        hidden_TD += types(batch.segments_T) if differ else types.weight[0]
+        self.in_c.normalize(hidden_TD)
+        if self.embeddings_project is not None:
+            hidden_TD = self.embeddings_project(hidden_TD)
+        return self.in_c(hidden_TD, batch.lengths, first_only=first_only)
+
+
+log = logging.getLogger(__name__)
+
+INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
+"""what a library may use, as /proc/cpuinfo names it"""
+FLAGS = (
+    "-std=gnu11", "-O3", *(f"-m{name.replace('_', '')}" for name in INSTRUCTIONS), "-ffp-contract=off",
+    "-fno-math-errno", "-shared", "-fPIC",
+)  # fmt: skip
+"""For any processor with the instructions, and without -ffast-math: a compiler must not change the order of sums, nor
+fuse a product with a sum by itself."""
+COMPILERS = ("cc", "gcc", "clang")
+
+
+@cache
+def load(source: Path) -> ctypes.CDLL:
+    """Return the library of a source, built if the cache lacks it. Several threads and processes may ask.
+
+    Raises UserError if there is no compiler, if it refuses the source, or if the cache cannot be written.
+    """
+    library = cache_dir() / "compiled" / f"int8-{text_digest(source.read_text(encoding='utf-8'), *FLAGS)}.so"
+    if not library.exists():
+        with staging_folder() as folder:
+            staged = folder / library.name
+            _compile(source, staged)
+            library.parent.mkdir(exist_ok=True)
+            # The file of another process, if it was first, has the same content.
+            os.replace(staged, library)
+    return ctypes.CDLL(str(library))
+
+
+def _compile(source: Path, library: Path) -> None:
+    given = shlex.split(os.environ.get("CC", ""))
+    command = given or [next(filter(shutil.which, COMPILERS), COMPILERS[0])]
+    log.info("compiling %s with %s", source.name, command[0])
+    command += [*FLAGS, "-o", str(library), str(source), "-lm"]
+    try:
+        # In English, whose word for an error is looked for below.
+        plain = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=plain)
+    except OSError as error:
+        raise UserError(
+            f"precision=int8_compiled needs a C compiler, but {command[0]} does not start ({error.strerror}); install "
+            "gcc or clang, set CC to another, or set precision=int8"
+        ) from error
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        said = next((line for line in lines if "error" in line), f"exit status {done.returncode}")
+        raise UserError(f"the C compiler {command[0]} cannot compile {source.name}: {said}; set CC to another compiler")
