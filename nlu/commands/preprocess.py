@@ -28,7 +28,7 @@ log = logging.getLogger("nlu.preprocess")
 def main(composed: DictConfig) -> int:
     """Validate, build the store or find it, log its content and print it as a line of JSON.
 
-    With `show`, print the first rows of each set as they are encoded, and build no store unless its words are needed.
+    With `show`, print the first rows of each set as they are encoded.
     """
     config = prepare(composed, SCHEMAS["preprocess"])
     _require_rows(HydraConfig.get())

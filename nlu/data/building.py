@@ -6,17 +6,16 @@ Axes: N rows of one chunk.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from nlu.config.errors import DataError
 from nlu.config.sentences import called, counted
-from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
+from nlu.data.findings import Collector, Seen
 from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Problem, Values, unusable
 from nlu.data.plan import Plan
@@ -24,8 +23,7 @@ from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
 from nlu.data.seeds import text_hash, text_hashes
-from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, record_batch
-from nlu.data.targets import Target
+from nlu.data.store import Misfit, Origin, SetWriter
 from nlu.data.tokenizing import Tokenizer
 
 Good = list[tuple[int, Row, Any]]
@@ -76,33 +74,15 @@ class Builder:
                 remedy=f"set {self._plan.files.sources()[name][0]} to a file with rows",
             )
         self._close(name)
-        findings = list(map(asdict, self.findings(name, cut=self._cut)))
+        kind, max_len = self._plan.target.kind, self._plan.files.max_len
+        findings = self._seen.found(kind, self._plan.sets[name], self._cut, max_len)
         self.counts[name] = {
             "rows": writer.rows,
             **counts,
             "bad_rows": bad.count,
             "listed_bad_rows": bad.described(),
-            "findings": findings,
+            "findings": list(map(asdict, findings)),
         }
-
-    def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
-        """Return the first `count` usable rows of a set in memory, encoded as `add_set` does.
-
-        Further training rows are read only if they decide the names of the target, and none of them is encoded. Raises
-        DataError for the rows that were read and cannot be used, and may not be skipped.
-        """
-        decides = name == "train" and self._plan.files.labels is None and type(self._plan.target).close != Target.close
-        writer, bad = _InMemory(self._plan.target.column()), BadRows()
-        counts = {"read": 0, "cut": 0, "document_marks": 0}
-        for good in self._chunks_of(name, bad, counts, advance):
-            if some := good[: count - writer.rows]:
-                self._write(writer, name, some, counts)
-            if writer.rows == count and not decides:
-                break
-        if bad.count and self._plan.files.on_bad_row != "skip":
-            raise _not_usable(bad, counts, name)
-        self._close(name)
-        return StoredSet(writer.batches, self._plan.target.remap if name == "train" else None)
 
     def _chunks_of(
         self, name: str, bad: BadRows, counts: dict[str, int], advance: Callable[[int], None]
@@ -120,10 +100,6 @@ class Builder:
                 self._seen.see((source, row.number), row.values)
             yield good
             advance(len(chunk))
-
-    def findings(self, name: str, cut: Seen = NO_ROWS) -> list[Finding]:
-        """Return the findings in the rows of a set that were read last; `cut` are those that max_len cut."""
-        return self._seen.found(self._plan.target.kind, self._plan.sets[name], cut, self._plan.files.max_len)
 
     def _close(self, name: str) -> None:
         # Other sets come later, and must not add labels.
@@ -163,7 +139,7 @@ class Builder:
     def _too_long(self, values: Values) -> Problem | None:
         return self._plan.files.lengths.problem(self._plan.layout, self._tokenizer, values)
 
-    def _write(self, writer: "SetWriter | _InMemory", name: str, good: Good, counts: dict[str, int]) -> None:
+    def _write(self, writer: SetWriter, name: str, good: Good, counts: dict[str, int]) -> None:
         """Encode and write rows, and count those that were cut."""
         rows = [row.values for _, row, _ in good]
         encoded = self._plan.files.lengths.encode(self._plan.layout, self._tokenizer, rows)
@@ -187,20 +163,6 @@ class Builder:
             source, row, _ = good[error.row]
             path = self._plan.sets[name][source].path
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
-
-
-@dataclass
-class _InMemory:
-    """Keeps the first rows of a set."""
-
-    target: pa.DataType | None
-    rows: int = 0
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-
-    def add(self, encoded: EncodedRows, targets: Sequence[object], origin: Origin) -> None:
-        batch = record_batch(encoded, targets, self.target, origin)
-        self.rows += len(batch)
-        self.batches = [pa.concat_batches([*self.batches, batch])]
 
 
 def _hashes(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:

@@ -55,33 +55,25 @@ def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None)
 
 
 def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sample]:
-    """Return the first `count` rows of each set that has files, encoded as in the store of the plan.
-
-    A store is opened if there is one, and built only if the vocabulary is built from its rows; otherwise only these
-    rows are encoded.
-    """
-    known: tuple[Target, Tokenizer]
-    if plan.tokenizer is None or is_whole(plan.folder()):
-        store = prepare(plan, progress)
-        # Rows that are held out of train are in its stored set.
-        first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
-        found = {name: [Finding(**one) for one in store.meta["sets"][name].get("findings", ())] for name in first}
-        known = store.target, store.tokenizer
-    else:
-        _look(plan)
-        builder = Builder(plan, plan.tokenizer)
-        first, found = {}, {}
-        for name in plan.sets:
-            with progress(f"reading {name}") as advance:
-                first[name], found[name] = builder.first(name, count, advance), builder.findings(name)
-        known = plan.target, plan.tokenizer
-    for name, findings in found.items():
-        for finding in findings:
-            log.warning("data: %s: %s", name, finding)
-    reading = plan.reading.by(known[1])
+    """Return the first `count` rows of each set that has files, as they are in the store of the plan."""
+    store = prepare(plan, progress)
+    # Rows that are held out of train are in its stored set.
+    names = [name for name in plan.sets if name in store.sets]
+    for name in names:
+        for finding in store.meta["sets"][name].get("findings", ()):
+            log.warning("data: %s: %s", name, Finding(**finding))
+    reading = plan.reading.by(store.tokenizer)
     return [
-        Sample(name, stored, count, Texts(reading, plan.sets[name], plan.layout), known[0], plan.layout, known[1])
-        for name, stored in first.items()
+        Sample(
+            name,
+            store.sets[name].stored,
+            count,
+            Texts(reading, plan.sets[name], plan.layout),
+            store.target,
+            plan.layout,
+            store.tokenizer,
+        )
+        for name in names
     ]
 
 

@@ -3,7 +3,6 @@
 The record is what `nlu.data.survey.report.as_record` returns.
 """
 
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from nlu.config.sentences import counted
 from nlu.display.console_tables import Header, numbers, print_table, table_of, texts
 
 MOST_LABELS = 30
-MOST_UNKNOWN = 12
 MOST_TEXT = 60
 Sets = Mapping[str, Mapping[str, Any]]
 
@@ -37,8 +35,6 @@ def survey_tables(record: Mapping[str, Any]) -> Iterator[SurveyTable]:
     if any(one["numbers"] for one in sets.values()):
         yield _numbers(sets)
     yield _cuts(record, sets)
-    if any(one["unknown"] and one["unknown"]["tokens"] for one in sets.values()):
-        yield _unknown(sets)
     if record["overlap"]:
         yield _overlap(record)
 
@@ -48,7 +44,7 @@ def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     columns = [*texts("set"), *numbers("rows", "bad", "duplicates", "conflicts")]
     for what in ("characters", unit):
         columns += numbers(f"{what}: median", "95 %", "most")
-    columns += [*numbers("unknown"), *texts("language")]
+    columns += numbers("unknown")
     lines = []
     for name, one in sets.items():
         unknown = "-" if one["unknown"] is None else f"{one['unknown']['rows'] / one['rows']:.1%} of rows"
@@ -59,7 +55,6 @@ def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
                 *(f"{value:,}" for value in one["characters"]),
                 *(f"{value:,}" for value in one["lengths"]),
                 unknown,
-                one["language"],
             ]
         )
     remark = (
@@ -115,23 +110,6 @@ def _cuts(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     cut = next(cut["rows"] for cut in sets[record["train"]]["cut"] if cut["max_len"] == suggested)
     whole = f"* suggested: {suggested} leaves {1 - cut:.1%} of the rows of {record['train']} whole"
     return SurveyTable("Cut at max_len", columns, lines, whole)
-
-
-def _unknown(sets: Sets) -> SurveyTable:
-    lines = [
-        [name, piece, _named(piece), f"{count:,}"]
-        for name, one in sets.items()
-        if one["unknown"]
-        for piece, count in list(one["unknown"]["pieces"].items())[:MOST_UNKNOWN]
-    ]
-    columns = [*texts("set", "piece", "what it is"), *numbers("times")]
-    return SurveyTable(
-        "What the tokenizer does not know", columns, lines, "of the first 2,000 rows of each set that have such"
-    )
-
-
-def _named(piece: str) -> str:
-    return unicodedata.name(piece, "").lower() if len(piece) == 1 else f"{len(piece)} characters"
 
 
 def _overlap(record: Mapping[str, Any]) -> SurveyTable:

@@ -151,15 +151,4 @@ KINDS: dict[str, Maker] = {
     "xlm-roberta": pieces("xlm-roberta", "sentencepiece.bpe.model"), "modernbert": modernbert,
     "mpnet": words("mpnet", specials=[*ROBERTA, "[UNK]"]),
     "saved bert with other settings": saved(words(), do_lower_case=False, tokenize_chinese_chars=False),
-    # make test-thorough tries these too.
-    "saved roberta with a blank": saved(merges("roberta"), add_prefix_space=True),
-    "roberta with a blank": merges("roberta", add_prefix_space=True), "gpt2": merges("gpt2", ["<|endoftext|>"]),
-    "bart": merges("bart"), "longformer": merges("longformer"), "deberta of bytes": merges("deberta"),
-    "camembert": pieces("camembert", "sentencepiece.bpe.model"), "xlnet": pieces("xlnet", "spiece.model"),
-    "big_bird": pieces("big_bird", "spiece.model"), "rembert": pieces("rembert", "sentencepiece.model"),
-    "mbart": pieces("mbart", "sentencepiece.bpe.model"), "mt5": pieces("mt5", "spiece.model", **T5),
-    "gemma": pieces("gemma", "tokenizer.model", model="bpe", byte_fallback=True),
-    "funnel": words("funnel", specials=["<pad>", "<unk>", "<cls>", "<sep>", "<mask>"]), "electra": words("electra"),
-    "distilbert": words("distilbert"), "saved modernbert": saved(modernbert), "saved deberta": saved(DEBERTA),
-    "saved xlm-roberta": saved(pieces("xlm-roberta", "sentencepiece.bpe.model")), "saved albert": saved(ALBERT),
 }  # fmt: skip

@@ -1,7 +1,5 @@
 """What rows cannot mean, said while the store is built: headers, other encodings, sorted files, marks of documents."""
 
-import json
-
 import pytest
 
 from nlu.config.errors import DataError
@@ -149,19 +147,3 @@ def test_lines_of_a_token_and_its_tag_in_a_text_file_name_the_format_to_set(writ
 def test_a_folder_is_refused(open_files, tmp_path):
     (tmp_path / "rows").mkdir()
     refused(open_files, "which is a folder; set data.train to a file in it", train=tmp_path / "rows")
-
-
-def test_sets_of_labels_are_spread_over_folds_as_evenly_as_can_be(write, open_files):
-    from nlu.data.folds import Fold
-
-    rows = [{"text": f"t{i}", "label": (["rare"] if i % 20 == 0 else []) + (["often"] if i % 2 else [])}
-            for i in range(200)]  # fmt: skip
-    train = write("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    counts = []
-    for number in range(5):
-        part = open_files(
-            target="nlu.data.targets.LabelSet", train=train, fields={"text": "text", "label": "label"},
-            fold=Fold(number, 5, 1),
-        ).sets["dev"]  # fmt: skip
-        counts.append((len(part), part.target.facts(part.stored, part.rows_N)["labels"]))
-    assert counts == [(40, {"often": 20, "rare": 2})] * 5

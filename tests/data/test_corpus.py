@@ -3,10 +3,8 @@
 import csv
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.corpus import Corpus, _WordFinder
+from nlu.data.corpus import Corpus
 from nlu.data.opening import Store
 from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
-from nlu.data.tokenizing import WordPiece, wordpiece
+from nlu.data.tokenizing import WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIALS, *"abcdefghijklmnop", "x", "##y", "##z", *"我爱北京"]
@@ -100,20 +98,6 @@ def test_words_between_spaces_are_stored_where_they_begin(opened: Callable[..., 
     assert words.tolist() == [1, 2, 3, 5, 7] and counts.tolist() == [5]
 
 
-def test_words_that_cut_a_piece_of_text_leave_the_tokens_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = ModuleType("jieba")
-    cut.cut = lambda text: {"我爱北京": ["我", "爱", "北京"], "xy": ["x", "y"]}[text]  # type: ignore[attr-defined]
-    cut.setLogLevel = lambda level: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "jieba", cut)
-    tokenizer = wordpiece(VOCAB, True, "vocab")
-    first, second = _WordFinder("jieba", tokenizer).pieces(["我爱北京", "xy"])
-    assert [VOCAB[token] for token in first.tokens_T] == list("我爱北京")
-    assert first.begins_T.tolist() == [True, True, True, False]
-    # y by itself is unknown, so the sentence keeps the words that its pieces tell.
-    assert [VOCAB[token] for token in second.tokens_T] == ["x", "##y"]
-    assert second.begins_T.tolist() == [True, False]
-
-
 def test_a_damaged_line_is_named_or_left_out(opened: Callable[..., Store]) -> None:
     damaged = "a b\nc\0d\n\ne f"
     with pytest.raises(DataError, match=r"corpus\.txt:2: field line: 'c\\x00d' holds a NUL character"):
@@ -154,8 +138,9 @@ def rows_file(folder: Path, name: str, column: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", BLOCKS_OF_ROWS)
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    ("mode", "name"), zip(BLOCKS_OF_ROWS, ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "b.jsonl"], strict=True)
+)
 def test_a_row_is_a_document_whose_long_lines_are_continued(
     mode: str, name: str, opened: Callable[..., Store], tmp_path: Path
 ) -> None:

@@ -69,15 +69,6 @@ def test_cut_and_skipped_rows_are_reported(facts_of):
     assert "train: 2 bad rows left out" in told
 
 
-def test_a_dev_set_split_off_train_shares_no_text_with_it(facts_of):
-    rows = "".join(f"text {i % 80}\t{i % 2}\n" for i in range(200))
-    facts = facts_of(rows, drop_duplicates=True, dev_fraction=0.3)
-    assert facts["sets"]["dev"]["in_train"] == 0
-    assert facts["dropped_duplicates"] == 120
-    assert facts["sets"]["train"]["examples"] + facts["sets"]["dev"]["examples"] == 80
-    assert lines(facts)[0].startswith("data: 120 exact duplicates")
-
-
 def test_the_balance_of_tagged_rows_counts_units_and_their_conflicts_are_of_tags(facts_of):
     train = "a B-X\nb O\n\na O\nb O\n\na B-X\nb O\n"
     fields = {"tokens": 0, "tags": 1}

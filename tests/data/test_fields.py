@@ -24,15 +24,6 @@ def own_package(tmp_path, monkeypatch):
     trust({"trusted_packages": ["roomy"]})
 
 
-@pytest.mark.parametrize(
-    ("target", "roles"),
-    [("Classes", ("label",)), ("LabelSet", ("label",)), ("Number", ("label",)), ("Tags", ("tags", "spans")),
-     ("NoTarget", ())],
-)  # fmt: skip
-def test_the_fields_of_a_target_are_those_of_its_class(target, roles):
-    assert target_roles({"target": f"nlu.data.targets.{target}"}) == roles
-
-
 def test_a_target_of_a_users_own_names_its_fields(own_package):
     task = facts_of("roomy.tasks.Rate")
     assert layouts_of(task) == ("single", "pair") and known_roles(task) == (("spans",), [])

@@ -45,23 +45,6 @@ def test_no_text_and_no_group_is_in_two_folds(labels, data):
                 assert len(set(fold_N[together_N == value])) == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=12, max_size=40), st.integers(2, 5))
-def test_repeated_texts_unbalance_a_label_by_at_most_their_largest_group(texts, count):
-    cluster_N = np.repeat(np.arange(len(texts)), [copies for _, copies in texts])
-    label_N = np.repeat([label for label, _ in texts], [copies for _, copies in texts])
-    fold_N = fold_numbers(cluster_N, label_N, count=count, seed=3)
-    for label in set(label_N):
-        largest = max(copies for of, copies in texts if of == label)
-        if sum(of == label for of, _ in texts) >= count:
-            assert spread(np.bincount(fold_N[label_N == label], minlength=count)) <= largest
-
-
-def test_single_rows_balance_the_folds_after_repeated_texts():
-    cluster_N = np.concatenate([np.zeros(4, int), np.full(3, 1), np.arange(2, 40)])
-    fold_N = fold_numbers(cluster_N, np.arange(len(cluster_N)) // 7 % 1, count=5, seed=1)
-    assert np.bincount(fold_N).tolist() == [9, 9, 9, 9, 9]
-
-
 def test_rows_that_share_neither_text_nor_group_are_strangers():
     assert clusters_of(np.array([1, 2, 3]), group_N=np.array([8, 7, 9])).tolist() == [0, 1, 2]
     assert clusters_of(np.array([3, 1, 2, 1]), group_N=np.array([7, 8, 9, 9])).tolist() == [1, 0, 0, 0]

@@ -73,11 +73,3 @@ def test_the_steps_of_a_set_follow_its_order_one_after_another(sizes, alpha, bat
         assert plain(order.global_step(step)) == plain(orders[name].global_step(taken[name]))
         assert order.epoch_of(step) == taken[name] // ceil(sizes[order.names.index(name)] / batch_size)
         taken[name] += 1
-
-
-@given(st.integers(1, 60), ALPHAS, SIZES, st.integers(1, 3))
-def test_a_mixture_of_one_set_is_its_order(size, alpha, batch_size, accumulation):
-    order, orders = mixture([size], alpha=alpha, batch_size=batch_size, accumulation=accumulation)
-    for step in range(2 * order.steps_per_round + 1):
-        assert plain(order.step(step)) == plain(orders["set0"].step(step))
-        assert order.epoch_of(step) == orders["set0"].epoch_of(step)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.data import order as order_module
 from nlu.data.order import Order, Whole, epoch_order, evaluation_batches
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=120).map(lambda values: np.array(values, np.int32))
@@ -100,17 +99,6 @@ def test_windows_come_as_written_in_the_first_epoch_and_shuffled_after():
     assert windows[0] == list(range(10)) and all(sorted(found) == windows[0] for found in windows)
     assert windows[1] != windows[0] != windows[2] != windows[1]
     assert [sorted(order.global_step(epoch * 21 + 20)[0].tolist()) for epoch in range(3)] == [list(range(200, 205))] * 3
-
-
-def test_the_order_of_a_window_is_made_once_and_only_some_are_kept(monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        order_module, "epoch_order", lambda *of, **how: made.append(how["window"]) or epoch_order(*of, **how)
-    )
-    order = Order(Whole(np.ones(400, int)), seed=1, batch_size=10, window_rows=50)
-    for step in range(40):
-        order.step(step), order.step(max(0, step - 1))
-    assert made == list(range(8)) and len(order._known) == 2
 
 
 def test_the_memory_of_windows_does_not_grow_with_the_examples():

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -45,24 +44,6 @@ def test_any_text_has_the_tokens_of_its_pieces(lowercase: bool) -> None:
         assert of_pieces(tokenizer, texts) == of_whole_texts(backend, texts)
 
     check()
-
-
-@pytest.mark.thorough
-def test_memory_does_not_grow_with_the_length_of_a_text() -> None:
-    tokenizer = PieceTokenizer(wordpiece(VOCAB, True, "vocab").backend)
-    held_mb = []
-    tracemalloc.start()
-    try:
-        for number in range(24):
-            tokenizer.ids([chr(ord("a") + number) * 500_000, "ab"])
-            held_mb.append(tracemalloc.get_traced_memory()[0] / 1e6)
-    finally:
-        tracemalloc.stop()
-    assert max(held_mb) < 8, "a piece of a megabyte of letters takes a megabyte, and its tokens more"
-    # One call with more than may be remembered is answered, and forgotten.
-    texts = ["ab cd", "cd" * 1_500_000]
-    assert of_pieces(tokenizer, texts) == of_whole_texts(tokenizer._backend, texts)
-    assert not tokenizer._number_of
 
 
 @pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.thorough)])

@@ -238,15 +238,6 @@ def test_cells_are_separated_by_the_configured_separator(tmp_path, name, content
     assert column_names(path, "auto", dialect) == ["text", "label"]
 
 
-def test_the_error_for_another_separator_names_the_option(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("text;label\na;1\n")
-    with pytest.raises(DataError, match=r"seems to be ';': set data\.separator to ';'"):
-        list(read_rows(path, "auto", {"text": "text"}, None))
-    with pytest.raises(DataError, match=r"correct data\.separator"):
-        list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect("|")))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "quote", "found"),
     [

@@ -4,12 +4,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
 from nlu.data.corpus import Corpus
-from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
@@ -230,10 +227,3 @@ def test_groups_of_three_unmasked_neighbors_are_shuffled_and_predicted(tmp_path:
         if tokens[place] < tokens[place + 1] < tokens[place + 2]
     )
     assert len(orders) == 6
-
-
-def test_without_documents_pairs_are_refused() -> None:
-    with pytest.raises(UserError, match="task=structbert needs documents"):
-        SentenceOrder(Files(train="rows"))
-    with pytest.raises(UserError, match=r"data\.break_mode is complete, .* set data\.break_mode=complete_doc"):
-        SentenceOrder(Corpus(train="rows"))

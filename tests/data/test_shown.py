@@ -1,4 +1,4 @@
-"""The first rows of each set, shown as the model gets them, before and after the store exists."""
+"""The first rows of each set, shown as the model gets them."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,8 @@ import pytest
 from nlu.commands import preprocess
 from nlu.data.dataset import Files
 from nlu.data.plan import plan_of
-from nlu.data.prepare import first_rows, prepare
+from nlu.data.prepare import first_rows
 from nlu.data.tokenizing import SPECIALS, WordPiece
-from nlu.storage.cache import cache_dir
 from tests.training.in_process import program
 
 VOCAB = [*SPECIALS, "a", "b", "c", "##c", "."]
@@ -39,10 +38,6 @@ def shown(count: int, shaping: Shaping) -> dict[str, list[dict[str, Any]]]:
     return {sample.name: list(sample.examples()) for sample in first_rows(plan_of(**shaping), count)}
 
 
-def stores() -> list[Path]:
-    return list((cache_dir() / "stores").glob("*"))
-
-
 def test_a_row_is_shown_with_its_pieces_ids_segments_and_target(shaping: Callable[..., Shaping]) -> None:
     found = shown(2, shaping(TRAIN))
     assert list(found) == ["train", "dev"] and found["train"] == found["dev"]
@@ -56,27 +51,6 @@ def test_a_row_is_shown_with_its_pieces_ids_segments_and_target(shaping: Callabl
     assert second["sequences"][0]["pieces"] == ["[CLS]", "b", "##c", "##c", "[UNK]", "[SEP]"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "target", "layout"),
-    [
-        (TRAIN, "Classes", "single"),
-        ([{"text_a": "a b", "text_b": "c", "label": n} for n in (0.5, 2)], "Number", "pair"),
-        ([{"text_a": "a b a", "text_b": "c", "label": n} for n in "01"], "Relevance", "sides"),
-        ([{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}], "LabelSet", "single"),
-        ([{"tokens": ["a", "bc", "c"], "tags": ["B-p", "I-p", "O"]}] * 2, "Tags", "units"),
-    ],
-)
-def test_rows_look_the_same_before_the_store_is_built(
-    shaping: Callable[..., Shaping], rows: list[dict[str, Any]], target: str, layout: str
-) -> None:
-    given = shaping(rows, target, layout)
-    before = shown(2, given)
-    assert not stores()
-    prepare(plan_of(**given))
-    assert shown(2, given) == before and len(stores()) == 1
-    assert all(len(examples) == 2 for examples in before.values())
-
-
 def test_segments_sides_and_targets_of_units_stand_at_their_tokens(shaping: Callable[..., Shaping]) -> None:
     pair = shown(1, shaping([{"text_a": "a b", "text_b": "c", "label": n} for n in "01"], layout="pair"))["train"][0]
     assert pair["sequences"][0]["segments"] == [0, 0, 0, 0, 1, 1]
@@ -88,14 +62,14 @@ def test_segments_sides_and_targets_of_units_stand_at_their_tokens(shaping: Call
     assert units["names"] == ["", "B-p", "I-p", "", "O", ""] and units["targets"] == ["", "1", "2", "", "0", ""]
 
 
-def test_the_command_prints_the_first_rows_and_builds_no_store(
-    shaping: Callable[..., Shaping], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("target", [("LabelSet", ["x", "y"], "[0, 1] = x, y"), ("Number", 0.5, "0.5")])
+def test_the_command_prints_the_first_rows_with_their_targets(
+    shaping: Callable[..., Shaping], capsys: pytest.CaptureFixture[str], target: tuple[str, Any, str]
 ) -> None:
-    given = shaping(TRAIN)
-    rows, vocab = given["files"].train, given["vocab"]
+    kind, label, said = target
+    given = shaping([{"text": "a b.", "label": label}, {"text": "c", "label": 2 if kind == "Number" else []}])
+    rows, vocab, task = given["files"].train, given["vocab"], "regress" if kind == "Number" else "multilabel"
     fields = "data.fields={text: text, label: label}"
     common = (f"data.train={rows}", f"data.dev={rows}", fields, f"tokenizer.vocab={vocab}", "model=textcnn")
-    program(preprocess.main, "preprocess", "data=files", *common, "show=1")
-    assert "  target   2 = z\n  piece    [CLS]  a  b  .  [SEP]\n" in capsys.readouterr().out and not stores()
-    program(preprocess.main, "preprocess", "data=files", *common)
-    assert list(json.loads(capsys.readouterr().out)["sets"]) == ["train", "dev"] and stores()
+    program(preprocess.main, "preprocess", "data=files", f"task={task}", *common, "show=1")
+    assert f"  target   {said}\n  piece    [CLS]  a  b  .  [SEP]\n" in capsys.readouterr().out

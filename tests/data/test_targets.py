@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import DataError
 from nlu.config.targets import trust
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
@@ -296,23 +296,6 @@ def test_spans_of_characters_become_bio_tags():
     assert tags_of_spans(" ab ", {"x": {"ab": [[1, 2]]}}) == (["O", "B-x", "I-x", "O"], None), "a tag for each blank"
 
 
-@pytest.mark.parametrize(
-    ("spans", "rule"),
-    [({"x": {"abc": [[2, 4]]}}, "has x at [2, 5), where the text reads 'c' and not 'abc'"),
-     ({"x": {"bc": [[-2, -1]]}}, "where the text reads '' and not 'bc'"),
-     ({"x": {"bc": [[0, 1]]}}, "where the text reads 'ab' and not 'bc'"),
-     ({"x": {"": [[1, 0]]}}, "where the text reads '' and not ''"),
-     ({"x": {"abc": [[0, 9]]}}, "not within the 3 characters"),
-     ({"x": {"ab": [[0, 1]]}, "y": {"bc": [[1, 2]]}}, "over another span"),
-     (None, 'is not a list of spans, such as [{"start": 0, "end": 7, "label": "person"}], [[0, 7, "person"]] or {'),
-     ({"x": [[0, 1]]}, "is not a list of spans"), ({"x": {"ab": [0, 1]}}, "written otherwise"),
-     ({"x": {"ab": [["0", "1"]]}}, "written otherwise")],
-)  # fmt: skip
-def test_spans_that_do_not_fit_the_text_or_each_other_are_refused(spans, rule):
-    tags, broken = tags_of_spans("abc", spans)
-    assert tags is None and rule in broken
-
-
 def test_the_targets_of_a_batch_are_those_of_its_rows(write, open_files):
     path = write("t.jsonl", "".join(json.dumps({"text": f"t{i}", "label": row}) + "\n" for i, row in enumerate(
         [["b", "a"], [], ["c"], ["a"]]
@@ -346,33 +329,6 @@ def test_numbers_that_are_all_the_same_are_refused(write, open_files):
     path = write("t.tsv", "a\t3\nb\t3\n")
     with pytest.raises(DataError, match="all 2 training rows have the number 3"):
         open_files(target="nlu.data.targets.Number", train=path, dev=path)
-
-
-def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path, monkeypatch):
-    (tmp_path / "mine_target.py").write_text(
-        "import numpy as np, pyarrow as pa, torch\n"
-        "from nlu.data.targets import Target\n"
-        "class Length(Target):\n"
-        "    kind = 'length'\n"
-        "    roles = ('word',)\n"
-        "    def read(self, values):\n"
-        "        return len(values['word']), None\n"
-        "    def column(self):\n"
-        "        return pa.int64()\n"
-        "    @property\n"
-        "    def num_outputs(self):\n"
-        "        return 1\n"
-        "    def collate(self, rows):\n"
-        "        return {'lengths': torch.from_numpy(rows.stored.scalars('target', rows.rows_B))}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    path = write("t.tsv", "text\tword\na\txx\nb\txxxx\n")
-    settings = {"target": "mine_target.Length", "train": path, "dev": path, "fields": None}
-    with pytest.raises(UserError, match="outside nlu"):
-        open_files(**settings)
-    trust({"trusted_packages": ["mine_target"]})
-    part = open_files(**settings).sets["dev"]
-    assert collate(part, np.array([1, 0])).targets["lengths"].tolist() == [4, 2]
 
 
 def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, open_files, tmp_path, monkeypatch):

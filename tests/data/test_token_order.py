@@ -1,14 +1,12 @@
 """Micro-batches by tokens: complete, full, the same for any number of processes; and a clock that counts exactly."""
 
 import hashlib
-from collections import Counter
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.durations import Duration
-from nlu.data.mixture import MixedClock, MixedOrder
 from nlu.data.token_order import TokenClock, TokenOrder
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(lambda values: np.array(values, np.int32))
@@ -52,21 +50,6 @@ def test_batches_have_alike_lengths_other_examples_each_epoch_and_come_in_any_or
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
     # All but the rest are nearly full.
     assert np.median([lengths_N[list(batch)].sum() for batch in first]) > 0.95 * 600
-
-
-@given(st.lists(LENGTHS, min_size=1, max_size=3), TOKENS, st.sampled_from([0.0, 0.5, 1.0]))
-def test_a_mixture_takes_batches_by_tokens_and_its_clock_counts_them(sets, tokens, alpha):
-    orders = {f"set{number}": order_of(lengths_N, tokens) for number, lengths_N in enumerate(sets)}
-    mixed = MixedOrder(orders, seed=1, alpha=alpha)
-    clock = MixedClock.of(mixed, {name: TokenClock.of(order, 1) for name, order in orders.items()})
-    seen, taken = [0], Counter()
-    for step in range(mixed.steps_per_round):
-        (batch,) = mixed.global_step(step)
-        seen.append(seen[-1] + len(batch))
-        taken.update((mixed.member_of(step), example) for example in batch.tolist())
-    assert [clock.examples(step) for step in range(len(seen))] == seen
-    if alpha == 1:
-        assert set(taken.values()) == {1} and len(taken) == sum(map(len, sets))
 
 
 def test_the_clock_of_a_long_run_does_not_order_the_epochs_before(monkeypatch):

@@ -179,7 +179,6 @@ def test_predicting_by_a_pretrained_run_is_refused_and_its_vectors_are_not(
         (("task.mask_fraction=0",), "task.mask_fraction is 0, so no token is predicted; set it to a share"),
         (("task.keep=0.6", "task.replace=0.5"), "more than all masked tokens together; set both so that their sum"),
         (("task=classify",), "task=classify needs label, but data=corpus has only sentences; set task=mlm"),
-        (("data.words=jieba",), "data.words is jieba, which is not installed here; pip install 'nlu[zh]'"),
         (("folds.group_by=0",), "folds.group_by is 0, but lines of a corpus have no column; set folds.group_by=null"),
     ],
 )
@@ -187,7 +186,6 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
     options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("nlu.data.rules.find_spec", lambda name: None)
     given = [one for one in written(tmp_path) if "task=classify" not in options or not one.startswith("task.")]
     train(*given, *options, f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err

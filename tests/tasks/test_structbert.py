@@ -1,7 +1,6 @@
 """Pretraining by words and the order of sentences: loss, what is learned, fine-tuning, export and what is refused."""
 
 import json
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -93,29 +92,6 @@ def test_loss_and_accuracies_are_those_of_torch_for_the_pairs_of_the_set(pretrai
 def build_data_of(run_dir: Path) -> Any:
     with Progress() as progress:
         return build_data(Run.of(saved_config(run_dir)), Ranks(0, 1, torch.device("cpu")), progress).store
-
-
-def test_the_encoder_goes_into_fine_tuning_and_the_head_into_more_pretraining(
-    pretrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    still = ("trainer.max_duration=1st", "optimizer.lr=1e-30", "optimizer.weight_decay=0", "trainer.ema_decay=0")
-    (tmp_path / "rows.tsv").write_text("a c c\t0\nb d d\t1\n" * 6)
-    rows = ("data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}")
-    start = (f"model.pretrained={pretrained}", "data.max_len=32", *PLAIN, *still)
-    with caplog.at_level(logging.INFO):
-        train(*start, *rows, f"data.dev={tmp_path}/rows.tsv", f"hydra.run.dir={tmp_path}/tuned")
-    assert "pretrained by masked words; its encoder is loaded" in (tmp_path / "tuned/log.txt").read_text()
-    states = [nlu.load(path, device="cpu").trained.model.state_dict() for path in (pretrained, tmp_path / "tuned")]
-    encoder = [name for name in states[0] if name.startswith("backbone.")]
-    assert encoder and all(torch.equal(states[0][name], states[1][name]) for name in encoder)
-    weights = ("task.order_weight=3", "task.shuffle_fraction=0.3")
-    more = [one for one in written(tmp_path) if not one.startswith(("tokenizer.", "model"))]
-    train(*more, *still, *weights, f"model.pretrained={pretrained}", f"hydra.run.dir={tmp_path}/more")
-    assert result(tmp_path / "more")["metrics"]["dev"] == result(pretrained)["metrics"]["dev"]
-    # The words of a run without the order of sentences, and the other way round, are taken too.
-    train(*more, *still, "task=mlm", f"model.pretrained={pretrained}", f"hydra.run.dir={tmp_path}/words")
-    words = nlu.load(tmp_path / "words", device="cpu").trained.model.state_dict()
-    assert all(torch.equal(words[name], states[0][name]) for name in words)
 
 
 def test_a_run_is_scored_on_other_files_and_its_words_are_exported(pretrained: Path, tmp_path: Path) -> None:

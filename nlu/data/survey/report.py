@@ -184,12 +184,8 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         if share > MUCH_UNKNOWN:
             yield (
                 f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer, which may be for another "
-                f"language than these texts ({survey.letters.language()})"
+                "language than these texts"
             )
-    if damaged := survey.letters.damaged:
-        yield f"{survey.name}: {damaged:,} damaged or private characters, which suggest a wrong encoding"
-    if hidden := survey.letters.invisible:
-        yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
 def command(report: Report, model: str | None) -> str:
@@ -201,7 +197,7 @@ def command(report: Report, model: str | None) -> str:
     words = ["task=" + _task(report)] if _task(report) != "classify" else []
     if model:
         words.append(f"model.pretrained={model}")
-    elif not train.letters.language().startswith("Chinese"):
+    elif 2 * train.chinese < len(train):
         # The default model is for Chinese; this one knows 100 languages.
         words.append("model=e5_small")
     words += _set_words(report)
@@ -345,18 +341,12 @@ def _set_record(report: Report, survey: Survey) -> dict[str, object]:
         "lengths": percentiles(report.lengths(survey)),
         "length_histogram": histogram(report.lengths(survey)),
         "cut": [{"max_len": max_len, "rows": rows, "tokens": lost} for max_len, rows, lost in report.cuts(survey)],
-        "unknown": unknown
-        and {
-            "tokens": unknown.tokens,
-            "rows": unknown.rows,
-            "pieces": dict(unknown.pieces.most_common(50)),
-        },
+        "unknown": unknown and asdict(unknown),
         "duplicates": one.duplicates,
         "duplicates_with_same_label": one.with_same_label,
         "conflicts": one.conflicts,
         "shown_duplicates": [asdict(shown) for shown in one.shown_duplicates],
         "shown_conflicts": [asdict(shown) for shown in one.shown_conflicts],
-        "language": survey.letters.language(),
     }
 
 

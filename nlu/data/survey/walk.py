@@ -3,6 +3,7 @@
 Axes: N usable rows of a set.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,10 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
 from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
-from nlu.data.pieces import PIECES
+from nlu.data.pieces import IDEOGRAPHS, PIECES
 from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
-from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.spans import tags_of_spans
 from nlu.data.targets.tags import Tags, split_tag, to_bio
@@ -31,9 +31,8 @@ MOST_LABELS = 100_000
 """distinct labels that are counted; labels that are numbers may be as many as rows"""
 MOST_CLASSES = 50
 """more distinct integers than these are numbers, not classes"""
-MOST_UNKNOWN_ROWS = 2000
-"""rows of a set in which unknown pieces are looked up"""
 NO_LABEL = "(none)"
+CHINESE = re.compile(rf"\A[^\u3040-\u30ff]*[{IDEOGRAPHS}][^\u3040-\u30ff]*\Z")
 Advance = Callable[[int], None]
 
 
@@ -66,8 +65,6 @@ class Unknown:
     tokens: int = 0
     rows: int = 0
     """with at least one such token"""
-    pieces: Counter[str] = field(default_factory=Counter)
-    """the texts of unknown tokens in the first of these rows"""
 
 
 @dataclass
@@ -83,7 +80,8 @@ class Survey:
     """whether every label so far is a number"""
     is_several: bool = False
     """whether a row may have several labels"""
-    letters: Letters = field(default_factory=Letters)
+    chinese: int = 0
+    """rows with Chinese characters and without kana"""
     seen: Collector | None = None
     """what is doubtful in the rows"""
     unknown: Unknown | None = None
@@ -166,14 +164,14 @@ def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterat
 def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
     layout = survey.source.layout
     texts = [spoken_texts(layout, values) for values in rows]
-    survey.letters.add(texts)
+    survey.chinese += sum(CHINESE.search(text) is not None for text in map("".join, texts))
     labels = [label_of(values) for values in rows]
     _count_labels(survey, labels, rows)
     if tokenizer is None:
         counts = (sum(len(PIECES.findall(text)) for text in layout.texts(values)) for values in rows)
         tokens_N = np.fromiter(counts, np.int32, len(rows))
     else:
-        tokens_N = _tokens(survey, rows, texts, tokenizer)
+        tokens_N = _tokens(survey, rows, tokenizer)
     return {
         "hash": text_hashes(layout.identity(values) for values in rows),
         "target": text_hashes(labels),
@@ -203,17 +201,11 @@ def label_of(values: Values) -> str:
     return NO_LABEL
 
 
-def _spans(values: Values) -> list[tuple[str, str]] | None:
-    """Return the type and the surface of each span of a text; None for a row without spans that can be read."""
+def _types(values: Values) -> list[str] | None:
+    """Return the type of each span of a text; None for a row without spans that can be read."""
     if "spans" not in values or (tags := tags_of_spans(values["text"], values["spans"])[0]) is None:
         return None
-    found: list[tuple[str, str]] = []
-    for character, tag in zip(values["text"], tags, strict=True):
-        if tag.startswith("B-"):
-            found.append((tag[2:], character))
-        elif tag != "O":
-            found[-1] = found[-1][0], found[-1][1] + character
-    return found
+    return [tag[2:] for tag in tags if tag.startswith("B-")]
 
 
 def _count_labels(survey: Survey, labels: list[str], rows: Sequence[Values]) -> None:
@@ -231,8 +223,8 @@ def _named(label: str, values: Values) -> list[str]:
     """Return the labels of a row, or the type of each of its spans."""
     if isinstance(tags := values.get("tags"), list):
         return _begun(list(map(str, tags)))
-    if (spans := _spans(values)) is not None:
-        return [kind for kind, _ in spans]
+    if (types := _types(values)) is not None:
+        return types
     several = values.get("label")
     if isinstance(several, str):
         several = listed_labels(several)
@@ -252,23 +244,13 @@ def _begun(tags: list[str]) -> list[str]:
     return [tag for tag in tags if tag != "O"] if None in parts else [kind for letter, kind in bio if letter == "B"]
 
 
-def _tokens(survey: Survey, rows: Sequence[Values], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:
+def _tokens(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer) -> np.ndarray:
     """Return the number of tokens of each row, (N,), and count unknown tokens."""
     encoded = survey.source.layout.encode(tokenizer, rows, UNCUT)
     assert survey.unknown is not None, "there is a tokenizer"
     is_unknown_T = tokenizer.is_unknown(encoded.tokens)
     row_T = np.repeat(np.arange(len(rows)), encoded.lengths_N)
     unknown_N = np.bincount(row_T[is_unknown_T], minlength=len(rows))
-    for row in np.flatnonzero(unknown_N)[: max(0, MOST_UNKNOWN_ROWS - survey.unknown.rows)].tolist():
-        # Encoded again, one by one: only this gives the places of tokens in the text.
-        for text in texts[row]:
-            found = tokenizer.backend.encode(text, add_special_tokens=False)
-            pieces = (
-                text[slice(*place)]
-                for id_, place in zip(found.ids, found.offsets, strict=True)
-                if id_ == tokenizer.unknown_id
-            )
-            survey.unknown.pieces.update(pieces)
     survey.unknown.tokens += int(unknown_N.sum())
     survey.unknown.rows += int((unknown_N > 0).sum())
     return encoded.lengths_N.astype(np.int32)

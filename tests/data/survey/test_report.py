@@ -62,7 +62,6 @@ def test_labels_lengths_and_unknown_tokens_are_those_of_the_rows(counted: Any) -
         words = [word for text, _ in own for word in text.split()]
         assert found["unknown"]["tokens"] == sum(word in "xy" for word in words)
         assert found["unknown"]["rows"] == sum("x" in text or "y" in text for text, _ in own)
-        assert set(found["unknown"]["pieces"]) == {"x", "y"}
     assert record["suggested_max_len"] == 16
 
 
@@ -100,21 +99,6 @@ def test_without_a_tokenizer_words_are_counted_with_a_remark(capsys: pytest.Capt
     assert "words: median" in said
     assert "no tokenizer was given, so words are counted" in Path("page.html").read_text()
     assert survey(capsys, "few.csv")["sets"]["few"]["lengths"] == [5, 5, 5]
-
-
-@pytest.mark.parametrize(
-    ("labels", "kind", "task"),
-    [
-        ([f"{n / 7:.3f}" for n in range(60)], "numbers", "task=regress"),
-        ([str(n % 5) for n in range(60)], "classes", "model=e5_small"),
-    ],
-)
-def test_labels_are_numbers_or_classes(
-    capsys: pytest.CaptureFixture[str], labels: list[str], kind: str, task: str
-) -> None:
-    write_rows("rows.csv", [(f"a text number {n}", label) for n, label in enumerate(labels)])
-    found = survey(capsys, "rows.csv")
-    assert found["sets"]["rows"]["kind"] == kind and task in found["command"].split()
 
 
 def test_spans_and_several_labels_are_counted_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

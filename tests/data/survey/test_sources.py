@@ -44,38 +44,7 @@ def test_columns_of_a_table(
     assert (found.fields, found.header) == (fields, has_header)
 
 
-@pytest.mark.parametrize(
-    ("record", "fields"),
-    [
-        ({"text": "x", "label": {"name": {"x": [[0, 0]]}}}, {"text": "text", "spans": "label"}),
-        ({"tokens": ["x"], "ner_tags": ["O"]}, {"tokens": "tokens", "tags": "ner_tags"}),
-        ({"question": "x", "answer": "y"}, {"text_a": "question", "text_b": "answer"}),
-        ({"content": "x", "topics": ["a", "b"]}, {"text": "content", "label": "topics"}),
-    ],
-)
-def test_columns_of_records(tmp_path: Path, record: dict[str, object], fields: dict[str, str]) -> None:
-    found = guess(written(tmp_path, "rows.jsonl", f"{json.dumps(record)}\n" * 3), "auto", None)
-    assert found.fields == fields
-
-
-def test_text_files_are_read_as_tables_tags_or_lines_by_their_content(tmp_path: Path) -> None:
-    tags = guess(written(tmp_path, "tags.txt", "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"), "auto", None)
-    assert (tags.file_format, tags.fields) == ("conll", {"tokens": 0, "tags": 2})
-    lines = guess(written(tmp_path, "lines.txt", "one text\nanother text\n"), "auto", None)
-    assert (lines.file_format, lines.fields) == ("lines", {})
-    both = guess(written(tmp_path, "table.txt", table(None, [row[1:] for row in ROWS])), "auto", None)
-    assert (both.file_format, both.fields) == ("tsv", {"text": 0, "label": 1})
-
-
-def test_a_table_with_separators_of_another_is_refused(tmp_path: Path) -> None:
-    for name, separator, key in (
-        ("semicolons.csv", ";", "data.separator to ';'"),
-        ("tabs.csv", "\t", "data.format=tsv"),
-        ("bars.tsv", "|", "data.separator"),
-    ):
-        path = written(tmp_path, name, f"text{separator}label\n" + f"good{separator}1\n" * 3)
-        with pytest.raises(DataError, match=rf"set {key}.*; if the file has one column, give --fields text=0"):
-            guess(path, "auto", None)
+def test_separators_within_the_texts_of_one_column_are_no_other_table(tmp_path: Path) -> None:
     texts = written(tmp_path, "texts.csv", "text\none; two\nthree\nfour; five; six\n")
     assert guess(texts, "auto", None).fields == {"text": "text"}
 
@@ -96,12 +65,6 @@ def test_lists_of_characters_and_their_tags_are_recognised(tmp_path: Path, text:
     ]
     path = written(tmp_path, "t.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     assert guess(path, "auto", None).fields == {"tags": tags, "tokens": text}
-
-
-def test_lists_of_labels_are_not_taken_for_tags(tmp_path: Path) -> None:
-    rows = [{"text": f"{LONG} {number}", "labels": ["sport", "money"][: number % 3]} for number in range(20)]
-    path = written(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert guess(path, "auto", None).fields["text"] == "text"
 
 
 def columns_of(folder: Path, records: list[dict[str, object]]) -> dict[str, str | int]:

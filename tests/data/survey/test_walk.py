@@ -1,18 +1,15 @@
 """What the walk counts of a set, at each of its bounds, against counts made by hand."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nlu.data import reading
 from nlu.data.readers import Fields
 from nlu.data.survey import walk as walk_module
 from nlu.data.survey.sources import of_files
 from nlu.data.survey.walk import Source, Survey, label_of, walk
-from nlu.data.tokenizing import Tokenizer, wordpiece
 
 FIELDS: Fields = {"text": "text", "label": "label"}
 
@@ -23,9 +20,9 @@ def source_of(path: Path, rows: list[dict[str, Any]], fields: Fields = FIELDS, m
     return source
 
 
-def walked(source: Source, tokenizer: Tokenizer | None = None) -> Survey:
+def walked(source: Source) -> Survey:
     done = []
-    survey = walk(source, tokenizer, done.append)
+    survey = walk(source, None, done.append)
     assert sum(done) == len(survey) + survey.bad.count, "the bar counts every row"
     return survey
 
@@ -93,15 +90,11 @@ def test_equal_labels_are_one_text_however_they_are_written(values: dict[str, An
     assert label_of(values) == label
 
 
-def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "is_chinese"),
+    [("我 love it", True), ("love it", False), ("寿司を", False), ("カ寿", False), ("한", False)],
+)
+def test_texts_with_chinese_characters_are_chinese_unless_they_have_kana(
+    tmp_path: Path, text: str, is_chinese: bool
 ) -> None:
-    monkeypatch.setattr(walk_module, "MOST_UNKNOWN_ROWS", 3)
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
-    texts = ["a u1 b u1", "a", "u2", "b u3", "u4 u4", "u5", "u6", "b"]
-    tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a", "b"], True, "a test")
-    survey = walked(source_of(tmp_path / "t.jsonl", [{"text": text} for text in texts], {"text": "text"}), tokenizer)
-    assert survey.tokens_N.tolist() == [len(text.split()) + 2 for text in texts]
-    assert survey.unknown is not None
-    assert (survey.unknown.tokens, survey.unknown.rows) == (8, 6)
-    assert survey.unknown.pieces == Counter({"u1": 2, "u2": 1, "u3": 1})
+    assert walked(source_of(tmp_path / "t.jsonl", [{"text": text}], {"text": "text"})).chinese == is_chinese
