@@ -20,10 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     here = Path(__file__).parent
     # By the files, so that a new command is listed without an entry anywhere. Files with an underscore in front are not
     # commands.
-    found = {path.stem: path for path in here.glob("commands/[!_]*.py")}
-    # A package with a __main__ module is a command too.
-    found |= {path.parent.name: path for path in here.glob("*/__main__.py")}
-    commands = dict(sorted(found.items()))
+    commands = {path.stem: path for path in sorted(here.glob("commands/[!_]*.py"))}
     names = [argument for argument in arguments if not argument.startswith("-")]
     if names and names[0] in commands:
         # Not started from here: each command sets the environment before its own imports.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.data.__main__ import main
+from nlu.commands.data import main
 from nlu.data.facts import describe, lines
 from nlu.data.findings import Collector
 from nlu.data.reading import Reading

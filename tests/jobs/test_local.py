@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from submitit.core.utils import JobPaths
 
+from nlu.commands.jobs import main as jobs_main
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
-from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.following import follow, open_jobs
 from nlu.jobs.local import LocalQueue, processes
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nlu.jobs.__main__ import main as jobs_main
+from nlu.commands.jobs import main as jobs_main
 from nlu.jobs.local import processes
 from nlu.jobs.submissions import Submissions, submissions_below
 from tests import warm

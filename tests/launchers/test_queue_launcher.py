@@ -17,11 +17,11 @@ from hydra.types import HydraContext
 from hydra_plugins.queue_launcher._job import SubmittedJob, for_jobs
 from omegaconf import OmegaConf
 
+from nlu.commands.jobs import main as jobs_main
 from nlu.config.choices import EVALUATE, conf_dir
 from nlu.config.compose import Loader
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
-from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.following import follow, latest, listed
 from nlu.jobs.queue import Job
 from nlu.jobs.submissions import Submissions, new_tokens

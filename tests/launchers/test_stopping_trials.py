@@ -8,7 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nlu.jobs.__main__ import main as jobs_main
+from nlu.commands.jobs import main as jobs_main
 from nlu.search.channel import COMPLETE, TrialChannel
 from nlu.search.keeping import note_kept
 from nlu.search.stopping import end_search

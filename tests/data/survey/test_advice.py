@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from nlu.commands.data import main
 from nlu.commands.preprocess import facts_of
 from nlu.config.errors import UserError
-from nlu.data.__main__ import main
 from tests.training.in_process import composed
 
 ROWS = range(40)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.commands.data import main
 from nlu.config.errors import UserError
-from nlu.data.__main__ import main
 from tests import warm
 from tests.training.runs import REPOSITORY, SAME_THREADS
 

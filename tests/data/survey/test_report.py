@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nlu.data.__main__ import main
+from nlu.commands.data import main
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
