@@ -106,10 +106,10 @@ $(VENV)/.run: setup.cfg setup.py pyproject.toml constraints.txt
 	touch $@
 
 # The extras of setup.cfg that each marker installs for its targets.
-EXTRAS_dev := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve
+EXTRAS_dev := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve,zh
 EXTRAS_bench := bench,serve
-EXTRAS_cuda := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve,bench
-EXTRAS_services := dev,docs,errors,hf,mlflow,model2vec,onnx,pai,peft,sentence-transformers,serve,services,tensorboard,tf,wandb
+EXTRAS_cuda := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve,zh,bench
+EXTRAS_services := dev,docs,errors,hf,mlflow,model2vec,onnx,pai,peft,sentence-transformers,serve,services,tensorboard,tf,wandb,zh
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

@@ -341,7 +341,13 @@ class _WordFinder:
             begins[start + own_starts_W[inside][counts_W > 0] - begin] = True
 
     def _cut(self, sentence: str) -> list[str]:
-        words = sentence.split()
+        if self._words == "spaces":
+            words = sentence.split()
+        else:
+            import jieba
+
+            jieba.setLogLevel("ERROR")
+            words = [word for word in jieba.cut(sentence) if not word.isspace()]
         if self._tokenizer.needs_spaces:
             words = words[:1] + [f" {word}" for word in words[1:]]
         return words
@@ -371,7 +377,13 @@ class Corpus(Files):
         self.format = "corpus"
         self.blocks = CorpusBlocks(keys.break_mode, keys.words, keys.max_len, keys.min_len)
         self.blocks.dialect, self.blocks.column = self.dialect, (keys.fields or {}).get("text", "text")
-        self.layout = BlockLayout({"break_mode": keys.break_mode, "words": keys.words, "min_len": keys.min_len})
+        shaped_by: dict[str, Any] = {"break_mode": keys.break_mode, "words": keys.words, "min_len": keys.min_len}
+        if keys.words == "jieba":
+            import jieba
+
+            # Another version has another dictionary.
+            shaped_by["jieba"] = jieba.__version__
+        self.layout = BlockLayout(shaped_by)
 
     def make_halves(self) -> None:
         """Make rows that are pairs of the halves of a block: called by a target about the order of sentences.

@@ -8,7 +8,7 @@ from nlu.config.types import DataNode, Fraction, LayoutNode, Name, NonNegativeIn
 Source = str | list[str] | dict[Name, str]
 Format = Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"]
 BreakMode = Literal["none", "none_doc", "complete", "complete_doc", "eos"]
-Words = Literal["plain", "spaces"]
+Words = Literal["plain", "spaces", "jieba"]
 
 
 @dataclass(kw_only=True)
@@ -94,7 +94,7 @@ class Corpus:
     sentence."""
     words: Words = "plain"
     """Whole words, for task.whole_words; plain = by the pieces of the tokenizer, so that an ideograph is a word;
-    spaces = the lines have spaces between words."""
+    spaces = the lines have spaces between words; jieba = Chinese words by the package jieba."""
     max_len: RowLength = 128
     """Longest block in tokens, including special tokens, at least 8; a sentence that is longer is cut and counted."""
     min_len: PositiveInt = 1

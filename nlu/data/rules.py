@@ -6,6 +6,7 @@ Nothing is fetched or read, except that local paths are looked up. A derived cla
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,11 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         )
     if folds["group_by"] is not None:
         yield f"folds.group_by is {folds['group_by']}, but lines of a corpus have no column; set folds.group_by=null"
+    if data.get("words") == "jieba" and find_spec("jieba") is None:
+        yield (
+            "data.words is jieba, which is not installed here; pip install 'nlu[zh]' or pip install jieba, or set "
+            "data.words=spaces for a corpus with spaces between words"
+        )
     if set(data.get("fields") or {"text"}) != {"text"}:
         yield f"data.fields is {data['fields']}, but a corpus has only texts; set data.fields={{text: COLUMN}}"
     min_len, max_len = data.get("min_len"), data.get("max_len")

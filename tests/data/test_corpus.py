@@ -3,8 +3,10 @@
 import csv
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.corpus import Corpus
+from nlu.data.corpus import Corpus, _WordFinder
 from nlu.data.opening import Store
 from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
-from nlu.data.tokenizing import WordPiece
+from nlu.data.tokenizing import WordPiece, wordpiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIALS, *"abcdefghijklmnop", "x", "##y", "##z", *"我爱北京"]
@@ -96,6 +98,20 @@ def test_words_between_spaces_are_stored_where_they_begin(opened: Callable[..., 
     words, counts = stored.words(np.arange(1))
     # [CLS] 我 爱 北 京 x ##y 北 京 [SEP]
     assert words.tolist() == [1, 2, 3, 5, 7] and counts.tolist() == [5]
+
+
+def test_words_that_cut_a_piece_of_text_leave_the_tokens_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = ModuleType("jieba")
+    cut.cut = lambda text: {"我爱北京": ["我", "爱", "北京"], "xy": ["x", "y"]}[text]  # type: ignore[attr-defined]
+    cut.setLogLevel = lambda level: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jieba", cut)
+    tokenizer = wordpiece(VOCAB, True, "vocab")
+    first, second = _WordFinder("jieba", tokenizer).pieces(["我爱北京", "xy"])
+    assert [VOCAB[token] for token in first.tokens_T] == list("我爱北京")
+    assert first.begins_T.tolist() == [True, True, True, False]
+    # y by itself is unknown, so the sentence keeps the words that its pieces tell.
+    assert [VOCAB[token] for token in second.tokens_T] == ["x", "##y"]
+    assert second.begins_T.tolist() == [True, False]
 
 
 def test_a_damaged_line_is_named_or_left_out(opened: Callable[..., Store]) -> None:
