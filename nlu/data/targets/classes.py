@@ -41,14 +41,13 @@ class Names:
     Training sets are refused if they have a single label, or labels that look like numbers or texts.
     """
 
-    def __init__(self, given: Sequence[str] | None, max_rows: int | None, *, is_trained: bool = False):
-        """`given`: the labels; None: those of the training set, of which `max_rows` may keep only the first rows.
+    def __init__(self, given: Sequence[str] | None, *, is_trained: bool = False):
+        """`given`: the labels; None: those of the training set.
 
         `is_trained`: weights were trained for these labels, so that other ones are refused.
         """
         self.is_open = given is None
         self._is_trained = is_trained
-        self._cut_to = max_rows if given is None else None
         # Labels of rows are read without blanks around them.
         self._numbers = numbered(name.strip() for name in given or [])
         # A number in a row stands for the name at this place of data.labels.
@@ -74,7 +73,7 @@ class Names:
             if rule := unusable(name):
                 return None, rule
             if not self.is_open:
-                return None, f"is not one of the labels {outside(self._numbers, self._cut_to, self._is_trained)}"
+                return None, f"is not one of the labels {outside(self._numbers, self._is_trained)}"
             number = self._numbers[name] = len(self._numbers)
             self._rows.append(0)
         self._rows[number] += 1
@@ -102,9 +101,7 @@ class Names:
             # By value, so that 10 comes after 9.
             numeric = all(WHOLE.fullmatch(name) for name in before)
             names = sorted(before, key=lambda name: (int(name), name) if numeric else (0, name))
-        # With fewer rows than data.max_rows, no file was cut.
-        was_cut = self._cut_to is not None and sum(self._rows) >= self._cut_to
-        require_names(names, fewest, self._cut_to if was_cut else None)
+        require_names(names, fewest)
         self.is_open, self._numbers = False, numbered(names)
         return [self._numbers[name] for name in before]
 
@@ -134,20 +131,13 @@ def no_label(value: object) -> bool:
     return value is None or isinstance(value, (dict, list)) or value != value
 
 
-def require_names(names: Sequence[str], fewest: int, cut_to: int | None) -> None:
-    """Raise DataError if the training set has fewer than `fewest` labels.
-
-    `cut_to`: the rows of each file that data.max_rows kept; None if the labels do not depend on it.
-    """
-    if len(names) >= fewest:
-        return
-    remedy = "check data.fields and data.train"
-    if cut_to is not None:
-        remedy = (
-            f"data.max_rows={cut_to} keeps only the first rows of each file, which seems to be sorted by label: set "
-            "data.max_rows higher, or shuffle the rows of the file"
+def require_names(names: Sequence[str], fewest: int) -> None:
+    """Raise DataError if the training set has fewer than `fewest` labels."""
+    if len(names) < fewest:
+        raise DataError(
+            f"the training set has the labels {list(names)}, but at least {fewest} are needed; check data.fields and "
+            "data.train and, with data.max_rows, whether the rows are sorted by label"
         )
-    raise DataError(f"the training set has the labels {list(names)}, but at least {fewest} are needed; {remedy}")
 
 
 def numbered(names: Iterable[str]) -> dict[str, int]:
@@ -160,18 +150,13 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
     return numbers
 
 
-def outside(names: Iterable[str], cut_to: int | None, is_trained: bool) -> str:
+def outside(names: Iterable[str], is_trained: bool) -> str:
     """Return labels, shortened, and what to do about one that is not among them."""
     first = list(names)
     shown = first if len(first) <= 12 else [*first[:12], "..."]
     if is_trained:
         return f"{shown} that the run was trained for"
-    if cut_to is None:
-        return f"{shown}; if it should be one, set data.labels to all labels"
-    return (
-        f"{shown}, the labels of those training rows that data.max_rows={cut_to} keeps; set data.max_rows "
-        "higher, or data.labels to all labels"
-    )
+    return f"{shown}; if it should be one, set data.labels to all labels"
 
 
 @takes(schemas.Classes)
@@ -184,7 +169,7 @@ class Classes(Target):
         # The order of several columns is that of their labels, also of one that no row has.
         columns = files.fields.get("label")
         labels = list(map(str, columns)) if isinstance(columns, list) and files.labels is None else files.labels
-        self._names = Names(labels, files.max_rows)
+        self._names = Names(labels)
         self.remap = None
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
@@ -210,7 +195,7 @@ class Classes(Target):
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         target = cls.__new__(cls)
-        target._names, target.remap = Names(meta["names"], None, is_trained=True), meta["remap"]
+        target._names, target.remap = Names(meta["names"], is_trained=True), meta["remap"]
         return target
 
     @property
@@ -244,7 +229,7 @@ class Relevance(Classes):
     WRITTEN = {"0": 0, "false": 0, "no": 0, "irrelevant": 0, "1": 1, "true": 1, "yes": 1, "relevant": 1}
 
     def __init__(self, files: Files):
-        self._names = Names(list(self.NAMES), None)
+        self._names = Names(list(self.NAMES))
         self.remap = None
 
     def read(self, values: Values) -> tuple[object, Problem | None]:

@@ -44,7 +44,7 @@ class SoftClasses(Target):
                 "data.labels is null, but logits and probabilities are in the order of the labels; set data.labels to "
                 "the list of all labels in this order"
             )
-        self._names = Names(files.labels, None)
+        self._names = Names(files.labels)
         self._is_closed = self.has_probabilities = False
 
     def read(self, values: Values) -> tuple[Any, Problem | None]:
@@ -118,7 +118,7 @@ class SoftClasses(Target):
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         target = cls.__new__(cls)
-        target._names = Names(meta["names"], None, is_trained=True)
+        target._names = Names(meta["names"], is_trained=True)
         target._is_closed, target.has_probabilities = True, meta["has_probabilities"]
         return target
 

@@ -53,7 +53,6 @@ class Tags(Target):
 
     def __init__(self, files: Files):
         self._is_open, self._is_trained = files.labels is None, False
-        self._cut_to = files.max_rows if files.labels is None else None
         self.is_classes = False
         """whether tags are classes of units, such as parts of speech, and not spans"""
         self._given: list[str] = []
@@ -172,7 +171,7 @@ class Tags(Target):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
             what = "tag" if self.is_classes else "type"
-            return None, f"has a {what} that is not one of {outside(self._types, self._cut_to, self._is_trained)}"
+            return None, f"has a {what} that is not one of {outside(self._types, self._is_trained)}"
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
@@ -190,7 +189,7 @@ class Tags(Target):
         for name in () if self.is_classes else self._types:
             self.remap += [1 + 2 * final[name], 2 + 2 * final[name]]
         self._is_open, self._types = False, final
-        require_names(self.names, 2, self._cut_to)
+        require_names(self.names, 2)
 
     def about(self) -> dict[str, object]:
         """Return `scheme`, that of the rows or "classes"; and `begun_without_B`, the number of spans that began with a
@@ -214,7 +213,7 @@ class Tags(Target):
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         target = cls.__new__(cls)
         target._is_open, target._is_trained = False, True
-        target._cut_to, target._types = None, numbered(meta["types"])
+        target._types = numbered(meta["types"])
         target._letters, target._from_spans, target._strays = set(meta["letters"]), meta["from_spans"], meta["strays"]
         target.remap, target.is_classes, target._given = meta["remap"], meta.get("classes", False), []
         return target
