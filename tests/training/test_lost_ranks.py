@@ -23,6 +23,7 @@ def test_a_rank_that_hangs_ends_the_others_in_one_sentence(capfd: pytest.Capture
     assert f"nlu: rank 0: {caught.value}" in said and "Traceback" not in said
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_on_another_machine_is_an_error_of_this_one() -> None:
     # Two commands, as on two machines: neither of them sees the end of the other's process.
     with socket.socket() as free:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -52,3 +53,18 @@ def test_only_the_first_traceback_is_printed(tmp_path: Path, capfd: pytest.Captu
     said = capfd.readouterr().err
     assert said.count("Traceback") == 1
     assert "nlu: rank 1 failed:\nTraceback" in said and "ValueError: the fault of rank 1\n" in said
+
+
+def dies() -> int:
+    """Kill rank 1 while rank 0 waits."""
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+    return 0
+
+
+def test_a_rank_that_was_killed_is_named_with_the_signal(capfd: pytest.CaptureFixture[str]) -> None:
+    assert in_processes(dies, 2) == signal.SIGKILL
+    said = re.findall(r"error: rank 1 \(process \d+\) was ended by SIGKILL, as when the machine runs out of memory; ",
+                      capfd.readouterr().err)  # fmt: skip
+    assert len(said) == 1

@@ -133,6 +133,7 @@ def test_a_fold_that_ends_early_says_why_in_its_log_and_the_whole_run_too(
     assert [run.state for run in runs] == ["complete", "failed"] and unread == []
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_killed_is_the_reason_of_its_run(tmp_path: Path) -> None:
     run, rank = tmp_path / "run", 1
     options = (*OPTIONS, *sets(tmp_path), "trainer.max_duration=100000st", "trainer.devices=2", f"hydra.run.dir={run}")

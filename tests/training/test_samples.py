@@ -9,6 +9,7 @@ import pytest
 
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
+from tests.few import first
 from tests.training.in_process import TINY, Killed, at_backward, die, sets, train
 from tests.training.mixtures import CLASSES, TAGS, mixture
 from tests.training.runs import result
@@ -103,16 +104,18 @@ def test_a_threshold_is_that_of_the_sample_also_for_the_whole_set(options: tuple
     assert found["dev"] == found["test"]
 
 
-def test_folds_and_sets_of_a_mixture_are_reported_as_a_whole(options: tuple[str, ...], tmp_path: Path) -> None:
-    several = mixture(tmp_path, {"c": CLASSES, "t": TAGS}, "trainer.max_duration=4st", "trainer.eval_interval=0")
-    folds = (*options, "folds.count=2", "trainer.max_duration=3st", "trainer.eval_interval=0")
-    for name, own in (("several", several), ("folds", folds)):
-        train(*own, f"hydra.run.dir={tmp_path}/{name}/all")
-        train(*own, "trainer.eval_rows=6", f"hydra.run.dir={tmp_path}/{name}/some")
-        whole, some = (result(tmp_path / name / which) for which in ("all", "some"))
-        # The only evaluation is the last one, so both choose the same weights.
-        assert some["metrics"] == whole["metrics"] and some["best"] == whole["best"]
-        if name == "several":
-            assert some["sample"]["rows"] == {"dev-c": 6, "dev-t": 6} and some["last"] == whole["last"]
-        else:
-            assert some["out_of_fold"] == whole["out_of_fold"] and whole["out_of_fold"]
+@pytest.mark.parametrize("name", first(1, ["several", "folds"]))
+def test_folds_and_sets_of_a_mixture_are_reported_as_a_whole(
+    options: tuple[str, ...], tmp_path: Path, name: str
+) -> None:
+    of_folds = (*options, "folds.count=2", "trainer.max_duration=3st")
+    own = of_folds if name == "folds" else mixture(tmp_path, {"c": CLASSES, "t": TAGS}, "trainer.max_duration=4st")
+    train(*own, "trainer.eval_interval=0", f"hydra.run.dir={tmp_path}/all")
+    train(*own, "trainer.eval_interval=0", "trainer.eval_rows=6", f"hydra.run.dir={tmp_path}/some")
+    whole, some = result(tmp_path / "all"), result(tmp_path / "some")
+    # The only evaluation is the last one, so both choose the same weights.
+    assert some["metrics"] == whole["metrics"] and some["best"] == whole["best"]
+    if name == "several":
+        assert some["sample"]["rows"] == {"dev-c": 6, "dev-t": 6} and some["last"] == whole["last"]
+    else:
+        assert some["out_of_fold"] == whole["out_of_fold"] and whole["out_of_fold"]
