@@ -36,6 +36,7 @@ def test_a_process_that_imports_nlu_has_those_that_it_starts_multiply_in_strict_
     assert said == "True" and "MKL" not in logged
 
 
+@pytest.mark.thorough
 def test_a_product_before_the_import_is_reported(asks_mkl: None) -> None:
     said, logged = run(PRODUCT + STRICT + SHOW)
     assert said == "False"

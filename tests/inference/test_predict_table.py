@@ -1,6 +1,5 @@
 """python -m nlu.predict output=odps://...: the rows and their predictions in a table of MaxCompute, by its double."""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -32,23 +31,16 @@ def project(tmp_path, monkeypatch):
         yield server
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_a_table_gets_every_row_with_the_prediction_that_the_run_gave_it(run, project, tmp_path, suffix):
+def test_a_table_gets_every_row_with_the_prediction_that_the_run_gave_it(run, project, tmp_path):
     rows = unlabelled(TASKS["classify"], 23)
-    if suffix == "jsonl":
-        write(tmp_path / "new.jsonl", rows)
-    else:
-        with open(tmp_path / "new.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    predict(f"run={run}", f"input={tmp_path}/new.{suffix}", f"output={TABLE}")
+    write(tmp_path / "new.jsonl", rows)
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={TABLE}")
     found = project.tables["found,pt=1"].to_pylist()
     assert [{name: row[name] for name in rows[0]} for row in found] == rows
     assert [row["prediction"] for row in found] == [one["prediction"] for one in kept(run)]
     assert [str(field.type) for field in project.tables["found,pt=1"].schema][-2:] == ["string", "double"]
     assert not list((tmp_path / "cache" / "outputs").rglob("*.pieces"))
-    predict(f"run={run}", f"input={tmp_path}/new.{suffix}", f"output={TABLE}", status=2)
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={TABLE}", status=2)
     assert project.tables["found,pt=1"].num_rows == 23
 
 

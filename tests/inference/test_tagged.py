@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nlu
+from tests.few import first
 from tests.inference.runs import export, kept, predict
 from tests.training.in_process import train
 from tests.training.kinds import read
@@ -22,12 +23,12 @@ def learned(tmp_path: Path, name: str, content: str, *overrides: str) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("texts", [
+@pytest.mark.parametrize("texts", first(2, [
     [("서울에서 만나요", [[0, 2, "LOC"]]), ("김민수는 서울로 갔다", [[0, 3, "PER"], [5, 7, "LOC"]])],
     [("田中さくらはタイへいく", [[0, 5, "PER"], [6, 8, "LOC"]]), ("東京タワー", [[0, 2, "LOC"]]), ("すしをたべる", [])],
     [("สมชายไปกรุงเทพวันนี้", [[0, 5, "PER"], [7, 14, "LOC"]]), ("อยู่ที่กรุงเทพ", [[7, 14, "LOC"]])],
     [("Donaudampfschiff in Donauwörth 🙂 Donauland", [[0, 5, "x"], [20, 25, "x"], [33, 38, "x"]])],
-])  # fmt: skip
+]))  # fmt: skip
 def test_spans_within_words_are_learned_and_written_at_their_places(tmp_path: Path, texts: list) -> None:
     rows = [json.dumps({"text": text, "label": spans}) for text, spans in texts]
     run = learned(tmp_path, "t.jsonl", "\n".join(rows))

@@ -18,7 +18,7 @@ from tests.suspending import suspended, write_state
 POINTS = range(40)
 """more requests than a save needs, also the last one"""
 CASES = [(point, when, ends) for ends in (False, True) for point in POINTS for when in ("before", "after")]
-USUAL = [*((point, "before", False) for point in (4, 9)), *((point, "after", True) for point in (1, 30))]
+USUAL = [(4, "before", False), (30, "after", True)]
 
 
 @pytest.mark.parametrize(("point", "when", "ends"), only(USUAL, CASES))

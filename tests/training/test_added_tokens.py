@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 import nlu
 from nlu.data.tokenizing import load_tokenizer
 from tests.data.hub_folders import DEBERTA, ENTITIES, merges, words
+from tests.few import first
 from tests.inference.runs import export, predict
 from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, train
 from tests.training.kinds import read
@@ -61,7 +62,7 @@ def vectors_of(run: Path, step: str = "best-1") -> tuple[np.ndarray, dict[str, i
     return table, tokenizer.vocabulary
 
 
-@pytest.mark.parametrize(("kind", "model"), [("bert", "bert"), ("roberta", "hf"), ("deberta", "hf")])
+@pytest.mark.parametrize(("kind", "model"), first(2, [("bert", "bert"), ("roberta", "hf"), ("deberta", "hf")]))
 def test_new_tokens_begin_near_the_mean_and_all_others_keep_their_vectors(
     transformers: Any, tmp_path: Path, kind: str, model: str
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_killed_run_continues_with_its_number_to_the_same_bytes(tmp_path: Path
     assert bytes_of(tmp_path / "broken") == bytes_of(tmp_path / "unbroken")
 
 
+@pytest.mark.thorough
 def test_folds_have_the_number_of_the_first_one(tmp_path: Path) -> None:
     with memory_for(rows=12):
         train(*overrides_of(tmp_path, "folds.count=2", "data.dev=null"), f"hydra.run.dir={tmp_path}/run")

@@ -26,7 +26,7 @@ PLACE = ("id", "file", "row")
 
 @pytest.mark.parametrize(
     "kind",
-    few_first(KINDS, "tag with a CRF", "tag in windows", "siamese", "retrieve"),
+    few_first(KINDS, "tag with a CRF", "tag in windows", "siamese"),
 )
 def test_scores_and_predictions_do_not_depend_on_batch_size_or_row_order(kind: Kind, tmp_path: Path) -> None:
     options, found = scored_in_batches(kind, tmp_path)

@@ -54,6 +54,7 @@ def test_a_trimmed_run_computes_what_the_whole_one_does_for_texts_of_its_pieces(
     assert np.isfinite(same).all() and np.abs(same[3] - other[3]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_the_folds_of_a_run_share_a_trimmed_vocabulary(hub: Path, tmp_path: Path) -> None:
     train(*overrides_of(hub, tmp_path, "classify", TRIMMED, "folds.count=2"), f"hydra.run.dir={tmp_path}/run")
     found = {path.read_bytes() for path in (tmp_path / "run").rglob("best-1/tokenizer.json")}
