@@ -26,9 +26,9 @@ def require_equal(found: Tensor, exact: Tensor, what: object = "") -> None:
     assert distance <= TOLERANCE, f"{what}: {distance:.1e}"
 
 
-@pytest.mark.parametrize("outputs", [1, 2, 10, 17, 40])
-@pytest.mark.parametrize("inputs", [7, 15, 48])
-@pytest.mark.parametrize("rows", [1, 3, 15, 16, 100])
+@pytest.mark.parametrize("outputs", [1, 10, 17])
+@pytest.mark.parametrize("inputs", [7, 48])
+@pytest.mark.parametrize("rows", [1, 15, 16, 100])
 def test_a_linear_layer_is_torchs(rows: int, inputs: int, outputs: int) -> None:
     torch.manual_seed(rows * inputs + outputs)
     ours = Linear(inputs, outputs)

@@ -45,24 +45,14 @@ def words(rng: random.Random, lexicon: str) -> str:
 
 def other_text(rng: random.Random, row: Row, rows: Rows, first: str) -> str:
     """A text of other words that stays on its side: its hash has the same rank."""
-    hashes = sorted({hash_of(hashed(one, first)) for one in rows})
-    own = hash_of(hashed(row, first))
+    hashes = sorted({hash_of(one[first]) for one in rows})
+    own = hash_of(row[first])
     place = hashes.index(own)
     below, above = hashes[place - 1] if place else -1, hashes[place + 1] if place + 1 < len(hashes) else 1 << 63
     while True:
         text = words(rng, "held")
-        found = hash_of(text.replace(" ", "\x1f") if "tokens" in row else text)
-        if below < found < above:
+        if below < hash_of(text) < above:
             return text
-
-
-def hashed(row: Row, first: str) -> str:
-    """The text by whose hash a row is split off; tokens are joined by a character that no text holds."""
-    return "\x1f".join(row[first]) if isinstance(row[first], list) else row[first]
-
-
-def identity(row: Row, first: str) -> str:
-    return " ".join(row[first]) if isinstance(row[first], list) else row[first]
 
 
 @dataclass(frozen=True)
@@ -92,11 +82,6 @@ def grouped(rng: random.Random) -> Row:
     return {**classes(rng), "shop": f"shop {rng.randrange(20)}"}
 
 
-def tagged(rng: random.Random) -> Row:
-    tokens = words(rng, "w").split()
-    return {"tokens": tokens, "tags": [rng.choice(["O", "B-X", "B-Y"]) for _ in tokens]}
-
-
 def other_second(rng: random.Random, row: Row) -> Row:
     return {**row, "text_b": words(rng, "held")}
 
@@ -107,7 +92,6 @@ CASES = {
     "duplicates of a split": Case((*SPLIT, "data.drop_duplicates=true"), classes),
     "pairs of a split": Case((*SPLIT, "task=match"), pair, other_second, text="text_a"),
     "groups of a split": Case((*SPLIT, "folds.group_by=shop"), grouped),
-    "tags of a split": Case((*SPLIT, "task=tag"), tagged, text="tokens"),
     "the words of a fold": Case(FOLD, classes),
 }  # fmt: skip
 
@@ -155,14 +139,12 @@ def test_nothing_that_is_trained_depends_on_the_rows_that_are_split_off(case: Ca
     write(path, rows)
     before, held_out = trained(tmp_path / "before", options)
     assert 5 < len(held_out) < ROWS / 2
-    texts = {identity(rows[number], case.text): other_text(rng, rows[number], rows, case.text) for number in held_out}
+    texts = {rows[number][case.text]: other_text(rng, rows[number], rows, case.text) for number in held_out}
     for number, row in enumerate(rows):
-        if (text := texts.get(identity(row, case.text))) is None:
+        if (text := texts.get(row[case.text])) is None:
             continue
         row = case.change(rng, row)
-        rows[number] = {**row, case.text: text.split(" ") if "tokens" in row else text}
-        if "tags" in row:
-            rows[number]["tags"] = ["B-Y"] * len(rows[number]["tokens"])
+        rows[number] = {**row, case.text: text}
     write(path, rows)
     after, held_out_after = trained(tmp_path / "after", options)
     assert held_out_after == held_out

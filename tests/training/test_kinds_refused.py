@@ -12,9 +12,6 @@ COMPOSED = {
         "classify", ("loss=mse",), ("loss is mse", "reads number", "task=classify gives classes", "leave out loss=",
          "one that fits: bce, circle, cross_entropy, focal, ghm_c, taylor"),
     ),
-    "a CRF for classes": (
-        "classify", ("head=crf",), ("head is crf, but task=classify takes linear, mlp, transformers; set head=auto",),
-    ),
     "a loss beside a CRF": (
         "tag with a CRF", ("loss=focal",),
         ("loss is focal, but head=crf takes the place of the loss", "set head=auto"),
@@ -30,9 +27,6 @@ COMPOSED = {
     ),
     "a metric of another task": (
         "regress", ("trainer.major_metric=accuracy",), ("trainer.major_metric is accuracy", "spearman"),
-    ),
-    "a field that a task needs": (
-        "classify", ("task=retrieve",), ("data.fields is", "task=retrieve needs text_a, text_b"),
     ),
 }  # fmt: skip
 

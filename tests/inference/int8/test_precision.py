@@ -10,7 +10,6 @@ import torch
 
 import nlu
 from nlu.config.errors import UserError
-from nlu.inference.int8 import compiled
 from nlu.inference.int8.int8_linear import QuantizedLinear, multiplies_integers
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
@@ -50,17 +49,6 @@ def test_each_row_has_the_same_bits_in_any_batch_and_in_every_command(
     if precision == "int8_compiled":
         # Both round the same numbers; most come out alike.
         assert np.abs(own - by_torch).mean() < np.abs(own - exact).mean()
-
-
-def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 2))
-    compiled.load.cache_clear()
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    out = f"output={tmp_path}/out.jsonl"
-    predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "precision=int8_compiled", status=2)
-    assert "precision=int8_compiled needs a C compiler, but cc does not start" in capsys.readouterr().err
 
 
 def test_nlu_evaluate_scores_in_int8_as_nlu_load_does(run: Path, tmp_path: Path) -> None:
