@@ -3,7 +3,7 @@
 Rows that must not be separated (equal texts, pairs with a common text, rows of one group) form a cluster and share a
 fold. A split without folds uses the same clusters (`nlu.data.opening`). Clusters of several rows are assigned first,
 the largest first, each to the fold that has the fewest rows of its labels, as in stratified group k-fold. Single rows
-then make each label equally frequent in all folds. Rows with several labels are assigned by the rarest label first.
+then make each label equally frequent in all folds. Of several labels of a row the rarest counts.
 
 Axes: N rows, K clusters, F folds, C labels, P pairs of cluster and label.
 """
@@ -104,24 +104,33 @@ def fold_numbers(
 
     `labels` has the labels of each row, one row after another, and `counts_N` their number (None: one each). If each
     row has one label and is a cluster, the sizes of the folds differ by at most one, and so do the rows of each label.
-    Larger clusters of one label change this by at most the size of the largest. Rows with several labels or none are
-    spread by iterative stratification. There must be at least `count` clusters.
+    Larger clusters of one label change this by at most the size of the largest. Of rows with several labels or none
+    this is so for the rarest label of each. There must be at least `count` clusters.
     """
     sizes_K = np.bincount(cluster_N)
     assert len(sizes_K) >= count, "the caller refuses more folds than clusters"
     # The only random choice; everything after it is determined by this order.
     shuffled_K = generator(seed, "folds").permutation(len(sizes_K))
     fold_K = np.full(len(sizes_K), -1)
-    # One label for each row allows the exact method; several need iterative stratification.
     if counts_N is not None and (counts_N != 1).any():
-        _spread_label_sets(fold_K, cluster_N, labels, counts_N, shuffled_K, count)
-    else:
-        label_N = np.unique(labels, return_inverse=True)[1]
-        rows_FC = np.zeros((count, label_N.max() + 1), np.int64)
-        _deal_clusters(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
-        _level_rows(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
+        labels = rarest_labels(labels, counts_N)
+    label_N = np.unique(labels, return_inverse=True)[1]
+    rows_FC = np.zeros((count, label_N.max() + 1), np.int64)
+    _deal_clusters(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
+    _level_rows(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
     _fill_empty_folds(fold_K, sizes_K, count)
     return fold_K[cluster_N]
+
+
+def rarest_labels(labels: np.ndarray, counts_N: np.ndarray) -> np.ndarray:
+    """Return the rarest of the labels of each row, by its rank: 0 is the rarest of all; a row without one is behind.
+
+    `labels` has those of each row, one row after another, and `counts_N` their number.
+    """
+    rank_C = np.argsort(np.argsort(np.bincount(labels, minlength=1), kind="stable"), kind="stable")
+    rarest_N = np.full(len(counts_N), len(rank_C))
+    np.minimum.at(rarest_N, np.repeat(np.arange(len(counts_N)), counts_N), rank_C[labels])
+    return rarest_N
 
 
 def _deal_clusters(
@@ -172,62 +181,6 @@ def _level_rows(
         fold_K[own] = np.repeat(np.arange(len(rows_FC)), added_F)
         rows_FC[:, label] += added_F
         levelled_F += rows_FC[:, label]
-
-
-def _spread_label_sets(
-    fold_K: np.ndarray,
-    cluster_N: np.ndarray,
-    labels: np.ndarray,
-    counts_N: np.ndarray,
-    shuffled_K: np.ndarray,
-    folds: int,
-) -> None:
-    """Assign every cluster to a fold by iterative stratification (Sechidis, Tsoumakas and Vlahavas, "On the
-    Stratification of Multi-Label Data", ECML PKDD 2011, algorithm 1).
-
-    The label with the fewest remaining rows is spread first: each of its clusters, the largest first, goes to the fold
-    that lacks most rows of the label; ties go to the fold that lacks most rows. Clusters without labels come last.
-    """
-    sizes_K = np.bincount(cluster_N, minlength=len(fold_K))
-    # The rank of a cluster is its turn: larger clusters first, equal ones in random order.
-    rank_K = np.empty(len(fold_K), np.int64)
-    rank_K[shuffled_K[np.argsort(-sizes_K[shuffled_K], kind="stable")]] = np.arange(len(fold_K))
-    total_C = np.bincount(labels)
-    # The pairs of cluster and label that occur, in the order in which clusters are assigned, and the rows of each.
-    rank_P = rank_K[np.repeat(cluster_N, counts_N)]
-    pair_P, rows_P = np.unique(rank_P * len(total_C) + labels, return_counts=True)
-    cluster_of_rank = np.argsort(rank_K)
-    own: list[list[tuple[int, int]]] = [[] for _ in range(len(fold_K))]
-    having: list[list[int]] = [[] for _ in range(len(total_C))]
-    for pair, rows in zip(pair_P.tolist(), rows_P.tolist(), strict=True):
-        rank, label = divmod(pair, len(total_C))
-        own[rank].append((label, rows))
-        having[label].append(rank)
-    # What each fold still lacks of each label and of all rows; fractions, since rows rarely divide evenly.
-    lacking_FC = [(total_C / folds).tolist() for _ in range(folds)]
-    lacking_F = [len(cluster_N) / folds] * folds
-    sizes, place_of = sizes_K[cluster_of_rank].tolist(), [-1] * len(fold_K)
-    left = total_C.tolist()
-
-    def put(rank: int, wanted: list[float]) -> None:
-        # -number: of equal folds the first, so that the result is determined.
-        fold = max(range(folds), key=lambda number: (wanted[number], lacking_F[number], -number))
-        place_of[rank] = fold
-        lacking_F[fold] -= sizes[rank]
-        for label, rows in own[rank]:
-            lacking_FC[fold][label] -= rows
-            left[label] -= rows
-
-    # Each turn places all rows of one label, so there are at most as many turns as labels.
-    while any(left):
-        label = min((number for number, rows in enumerate(left) if rows), key=left.__getitem__)
-        for rank in having[label]:
-            if place_of[rank] < 0:
-                put(rank, [lacking_C[label] for lacking_C in lacking_FC])
-    for rank, place in enumerate(place_of):
-        if place < 0:
-            put(rank, lacking_F)
-    fold_K[cluster_of_rank] = place_of
 
 
 def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
-from nlu.data.folds import Fold, fold_numbers, kept_together
+from nlu.data.folds import Fold, fold_numbers, kept_together, rarest_labels
 from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.plan import Plan
 from nlu.data.reading import Texts
@@ -177,15 +177,12 @@ def _split_off(
     order of the rows nor the seed matters.
     """
     hash_N = (stored.first_N if group_by is None else stored.group_N)[rows_N]
-    strata, counts_N = target.strata(stored, rows_N)
     # A cluster counts for the rarest of its labels, whose rows are the hardest to spread.
-    rank_C = np.argsort(np.argsort(np.bincount(strata, minlength=1), kind="stable"), kind="stable")
-    rarest_N = np.full(len(rows_N), len(rank_C))
-    np.minimum.at(rarest_N, np.repeat(np.arange(len(rows_N)), counts_N), rank_C[strata])
+    rarest_N = rarest_labels(*target.strata(stored, rows_N))
 
     def is_dev(cluster_N: np.ndarray) -> np.ndarray:
         rows_K = np.bincount(cluster_N)
-        hash_K, rarest_K = np.full(len(rows_K), np.iinfo(np.int64).max), np.full(len(rows_K), len(rank_C))
+        hash_K, rarest_K = np.full((2, len(rows_K)), np.iinfo(np.int64).max)
         np.minimum.at(hash_K, cluster_N, hash_N)
         np.minimum.at(rarest_K, cluster_N, rarest_N)
         order_K = np.lexsort((hash_K, np.log2(rows_K).astype(int), rarest_K))
