@@ -71,20 +71,6 @@ def test_all_bad_rows_are_counted_and_one_cause_of_them_said_once(write, open_fi
     assert error.problems == [f"{train}:5001, 5002, 5003 and 2,997 more: field text (column 0): '' is empty"]
 
 
-def test_a_rare_label_warns(write, open_files):
-    train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n" * 9)
-    told = "\n".join(lines(describe(open_files(train=train, dev=train))))
-    assert "data: train: warning: few rows have the label - (9); is it one? If not, set data.labels" in told
-    fine = write("fine.tsv", "a\tyes\nb\tno\n" * 1000)
-    assert "is it one" not in "\n".join(lines(describe(open_files(train=fine, dev=fine))))
-
-
-@pytest.mark.parametrize(("rows", "told"), [(98, False), (99, True), (4000, True)])
-def test_a_label_of_one_row_among_many_warns(write, open_files, rows, told):
-    train = write("train.tsv", "a\tyes\n" * rows + "b\tYes\n")
-    assert any("the label Yes (1)" in line for line in lines(describe(open_files(train=train, dev=train)))) == told
-
-
 def test_numbers_are_described_by_their_spread(write, open_files):
     train = write("train.tsv", "a\t1\nb\t2\nc\t6\n")
     facts = describe(open_files(target="nlu.data.targets.Number", train=train, dev=train))

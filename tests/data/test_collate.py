@@ -44,13 +44,6 @@ def test_a_batch_holds_its_examples_side_by_side_shortest_first(pairs):
     }
 
 
-def test_the_first_text_with_its_separator_is_segment_0(pairs):
-    batch = collate(pairs.sets["train"], np.array([1]))
-    begin, end = (pairs.tokenizer.backend.token_to_id(token) for token in ("[CLS]", "[SEP]"))
-    assert [int(batch.tokens_T[place]) for place in (0, 2, 5)] == [begin, end, end]
-    assert batch.segments_T.tolist() == [0, 0, 0, 1, 1, 1]
-
-
 def test_a_batch_stays_the_same_object_on_the_host(pairs):
     batch = collate(pairs.sets["train"], np.array([1, 2]))
     assert batch.to(torch.device("cpu")) is batch

@@ -1,21 +1,16 @@
 """Labels as files of the world write them: lists in cells, zeros and ones, a column for each label."""
 
-import csv
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import nlu
 from nlu.config.errors import DataError
 from nlu.data.dataset import Files
 from nlu.data.labels import listed_labels
 from nlu.data.readers import read_rows
 from nlu.data.targets import Classes, LabelSet
-from tests.inference.runs import evaluate, predict
-from tests.training.in_process import TINY, train
-from tests.training.kinds import read
 
 
 def files(**settings):
@@ -134,27 +129,3 @@ def test_a_cell_of_a_label_that_is_neither_0_nor_1_is_a_bad_row_with_its_column(
     assert row.sentence.startswith("field threat: '0.17' is neither 0 nor 1")
     with pytest.raises(DataError, match=r"data\.fields\.label is 'threat', but the header has"):
         list(read_rows(write("b.csv", "comment,toxic,rude\nx,1,0\n"), "auto", COLUMNS, None))
-
-
-def test_a_run_on_columns_of_labels_predicts_scores_and_loads_by_their_names(tmp_path):
-    path = tmp_path / "comments.csv"
-    with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, ["comment", "toxic", "threat", "rude"])
-        table.writeheader()
-        table.writerows([{key: int(v) if key != "comment" else v for key, v in row.items()} for row in COMMENTS * 8])
-    run = tmp_path / "run"
-    fields = "data.fields={text: comment, label: [toxic, threat, rude]}"
-    train(*TINY, "task=multilabel", "task.threshold=0.5", "data=files", f"data.train={path}", f"data.dev={path}",
-          fields, "trainer.max_duration=40st", f"hydra.run.dir={run}")  # fmt: skip
-    predict(f"run={run}", f"input={path}", f"output={tmp_path / 'out.jsonl'}", "scores=true")
-    predicted = read(tmp_path / "out.jsonl")
-    assert {"probability_toxic", "probability_threat", "probability_rude"} <= predicted[0].keys()
-    evaluate(f"run={run}", f"data.dev={path}", f"hydra.run.dir={tmp_path / 'scored'}")
-    loaded = nlu.load(run)
-    assert loaded.labels == ["toxic", "threat", "rude"]
-    expected = [{name for name in loaded.labels if row[name]} for row in COMMENTS * 8]
-    right = sum({*row["prediction"]} == own for row, own in zip(predicted, expected, strict=True)) / len(expected)
-    by_columns = loaded.evaluate(COMMENTS * 8)
-    assert by_columns["exact_match"] == pytest.approx(right)
-    assert by_columns == loaded.evaluate([{"comment": row["comment"], "label": [*own]} for row, own in
-                                          zip(COMMENTS * 8, map(sorted, expected), strict=True)])  # fmt: skip

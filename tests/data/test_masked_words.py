@@ -166,26 +166,6 @@ def test_masks_depend_on_seed_epoch_and_row_and_not_on_the_batch_or_a_sample() -
     assert masks(None, np.arange(3), of=sample) == {row: scored[row] for row in (5, 17, 30)}
 
 
-def test_shares_over_many_examples_are_the_configured_ones_and_words_are_whole() -> None:
-    part = examples(600, Masking(fraction=0.2, max_ngram=2))
-    free = chosen = kept = hidden = 0
-    for _, tokens, masked, labels in separate(collate(part, np.arange(600), KEY), part):
-        places = set(labels)
-        assert not {int(tokens[place]) for place in places} & {UNK, CLS, SEP}
-        for word in words_of(tokens, True, False):
-            assert len(places & set(word)) in (0, len(word))
-            free += len(word)
-        chosen += len(places)
-        kept += sum(masked[place] == tokens[place] for place in places)
-        hidden += sum(masked[place] == MASK for place in places)
-        others = [place for place in range(len(tokens)) if place not in places]
-        assert (masked[others] == tokens[others]).all()
-    # The standard error of the first is 0.001, of the others 0.006.
-    assert chosen / free == pytest.approx(0.2, abs=0.004)
-    assert hidden / chosen == pytest.approx(0.8, abs=0.02)
-    assert kept / chosen == pytest.approx(0.1 + 0.1 / 48, abs=0.02)
-
-
 @pytest.mark.parametrize("kind", ["bytes", "merged bytes", "wordpiece", "xlm-roberta"])
 def test_about_15_of_100_tokens_of_a_text_without_blanks_are_masked(kind: str, tmp_path: Path) -> None:
     if kind == "xlm-roberta":

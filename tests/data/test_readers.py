@@ -1,6 +1,5 @@
 """Every format, read from real files, with the place of every value that cannot be used."""
 
-import json
 from typing import get_args, get_type_hints
 
 import pyarrow as pa
@@ -137,14 +136,6 @@ def test_jsonl_rows_are_numbered_by_line_and_bad_ones_say_why(write):
         "is not a JSON object", "is not an object with named fields", "lacks this field",
     ]  # fmt: skip
     assert rows[4].values == {"text": "z", "label": None}
-
-
-def test_json_may_be_a_list_or_one_object_a_line(write):
-    records = [{"text": "x", "label": 1}, {"text": "y", "label": 0}]
-    as_list = write("a.json", json.dumps(records, indent=2))
-    as_lines = write("b.json", "\n".join(map(json.dumps, records)))
-    assert values(read(as_list)) == values(read(as_lines)) == [("x", 1), ("y", 0)]
-    assert [row.number for row in read(as_list)] == [1, 2]
 
 
 def test_a_broken_json_list_is_an_error_with_its_line(write):

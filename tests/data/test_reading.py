@@ -97,20 +97,6 @@ def test_a_store_that_lost_something_is_built_again(write, open_files, empty_cac
     assert [path.name for path in (empty_cache / "stores").iterdir()] == [again.folder.name]
 
 
-def test_a_store_is_on_the_disk_before_it_is_marked_complete(write, open_files, empty_cache, monkeypatch):
-    events = []
-    sync, rename = os.fsync, os.rename
-    monkeypatch.setattr(os, "fsync", lambda fd: (events.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))[1])
-    monkeypatch.setattr(os, "rename", lambda old, new: (events.append(f"rename {new}"), rename(old, new))[1])
-    store = open_files(train=write("t.tsv", "a\t1\nb\t0\n"), dev=write("d.tsv", "a\t1\n"))
-    placed = events.index(f"rename {store.folder}")
-    synced = [path.rpartition("/store/")[2] for path in events[:placed] if "/store/" in path]
-    written = {str(path.relative_to(store.folder)) for path in store.folder.rglob("*") if path.is_file()}
-    assert written <= set(synced) and "COMPLETE" in synced
-    assert synced.index("COMPLETE") > max(synced.index(name) for name in written - {"COMPLETE"})
-    assert str(store.folder.parent) in events[placed:]
-
-
 def test_texts_come_without_a_list_of_all_rows(write, open_files):
     rows = 30_000
     part = open_files(train=(train := write("train.tsv", "a b\t0\nc d\t1\n" * (rows // 2))), dev=train).sets["dev"]

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.config.durations import Duration
-from nlu.data.token_order import TokenClock, TokenOrder
+from nlu.data.token_order import TokenOrder
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(lambda values: np.array(values, np.int32))
 TOKENS = st.integers(30, 100)
@@ -50,12 +49,3 @@ def test_batches_have_alike_lengths_other_examples_each_epoch_and_come_in_any_or
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
     # All but the rest are nearly full.
     assert np.median([lengths_N[list(batch)].sum() for batch in first]) > 0.95 * 600
-
-
-def test_the_clock_of_a_long_run_does_not_order_the_epochs_before(monkeypatch):
-    order = order_of(np.random.default_rng(0).integers(1, 60, 2000), 600)
-    monkeypatch.setattr(TokenOrder, "_order", lambda *_: 1 / 0)
-    clock = TokenClock.of(order, 1)
-    assert clock.steps(Duration(1000, "ep")) == 1000 * order.steps_per_epoch
-    assert clock.examples(999 * order.steps_per_epoch) == 999 * 2000
-    assert max(len(known) for known in (order._seen, order._shuffles)) <= 2

@@ -48,36 +48,6 @@ def test_columns_may_be_given_by_number_in_a_sheet_without_a_header(tmp_path: Pa
     ]  # fmt: skip
 
 
-NAMESPACES = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in
-                      ("office", "table", "text", "manifest"))  # fmt: skip
-ODS = f"""<?xml version="1.0"?><office:document-content {NAMESPACES}><office:body><office:spreadsheet>
-<table:table table:name="one">ROWS</table:table></office:spreadsheet></office:body></office:document-content>"""
-
-
-def as_ods(path: Path, rows: list[list[Any]]) -> Path:
-    def cell(value: Any) -> str:
-        kind = f'float" office:value="{value}' if isinstance(value, int) else "string"
-        return f'<table:table-cell office:value-type="{kind}"><text:p>{value}</text:p></table:table-cell>'
-
-    lines = [f"<table:table-row>{''.join(map(cell, row))}</table:table-row>" for row in rows]
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
-        archive.writestr("META-INF/manifest.xml", f"<manifest:manifest {NAMESPACES}/>")
-        archive.writestr("content.xml", ODS.replace("ROWS", "".join(lines)))
-    return path
-
-
-def test_a_sheet_of_another_program_is_read_alike(tmp_path: Path) -> None:
-    rows = [["text", "label"], ["a", 1], ["b", 20]]
-    found = [
-        read_rows(path, "auto", {"text": "text", "label": "label"}, None)
-        for path in (as_ods(tmp_path / "a.ods", rows), written(tmp_path / "a.xlsx", *rows))
-    ]
-    assert (
-        list(found[0]) == list(found[1]) == [Row(2, {"text": "a", "label": "1"}), Row(3, {"text": "b", "label": "20"})]
-    )
-
-
 def test_cells_of_every_kind_are_read_as_they_were_saved(tmp_path: Path) -> None:
     cells = ["=1+1", datetime(2026, 1, 2, 3), date(2026, 1, 2), True, 0.5, 12345678901234, "end"]
     path = written(tmp_path / "a.xlsx", [f"c{place}" for place in range(7)], cells)

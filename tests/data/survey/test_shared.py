@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from nlu.data import reading
 from nlu.data.survey.report import Report, report_on
 from nlu.data.survey.shared import Shown
 from nlu.data.survey.sources import of_files
@@ -20,8 +19,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def report_of(examples: int, read: list[int] | None = None, **sets: Rows | list[str]) -> Report:
-    """A report on sets of rows, or of texts without labels; `read` hears how many rows were read again."""
+def report_of(examples: int, **sets: Rows | list[str]) -> Report:
+    """A report on sets of rows, or of texts without labels."""
     surveys = []
     for name, rows in sets.items():
         with open(f"{name}.csv", "w", newline="", encoding="utf-8") as file:
@@ -32,7 +31,7 @@ def report_of(examples: int, read: list[int] | None = None, **sets: Rows | list[
         surveys.append(walk(source, None, lambda rows: None))
     return report_on(
         surveys, None, None, positions=None, max_len=None, examples=examples,
-        advance=lambda rows: None if read is None else read.append(rows),
+        advance=lambda rows: None,
     )  # fmt: skip
 
 
@@ -58,18 +57,6 @@ def test_a_set_without_labels_is_in_no_conflict_with_one_that_has_some() -> None
         (pair,) = report_of(2, **sets).betweens
         assert pair.conflicts == 0 and [shown.text for shown in pair.shown] == ["x"]
         assert pair.rows == (1, len([text for text in list(sets.values())[1] if text == "x"]))
-
-
-def test_files_are_read_again_only_as_far_as_texts_are_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 4)
-    read: list[int] = []
-    rows = [(f"t{n}", "a") for n in range(20)]
-    rows[2] = rows[6] = rows[10] = ("thrice", "a")
-    (shown,) = report_of(3, read, train=rows, dev=[("other", "a")] * 1).withins["train"].shown_duplicates
-    assert places(shown) == [("train", 4, "a"), ("train", 8, "a"), ("train", 12, "a")]
-    assert read == [4, 4, 4]
-    report_of(3, read, train=rows[3:6], dev=[("other", "b")])
-    assert read == [4, 4, 4]
 
 
 def test_texts_of_pairs_and_rows_that_cannot_be_used_keep_their_lines() -> None:
