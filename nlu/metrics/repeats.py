@@ -20,7 +20,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.targets import import_target, trust
 from nlu.metrics.scores import Scorer
 from nlu.runs.predictions import Predictions, Record, predictions_of
-from nlu.search.goals import MEASURED, QUANTITIES
+from nlu.search.goals import MEASURED
 
 OUT_OF_FOLD = "out-of-fold"
 HELD_OUT = "dev"
@@ -36,6 +36,7 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     names, runs = list(results), list(results.values())
     best = runs[0]["best"]
     values = [run["best"]["value"] for run in runs]
+    measured = {name: mean_of([run[MEASURED][name] for run in runs]) for name in runs[0].get(MEASURED, {})}
     means, deviations = _over_runs(runs, mean_of), _over_runs(runs, deviation_of)
     return {
         "metrics": means,
@@ -46,7 +47,7 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "examples": sum(run["examples"] for run in runs),
         "steps": sum(run["steps"] for run in runs),
         "train_s": sum(run["train_s"] for run in runs),
-        **({MEASURED: _measured([run[MEASURED] for run in runs])} if all(MEASURED in run for run in runs) else {}),
+        **({MEASURED: measured} if measured else {}),
         "parts": [
             {
                 "name": name,
@@ -57,12 +58,6 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             for name, run in zip(names, runs, strict=True)
         ],
     }
-
-
-def _measured(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of what was measured of each run; of the device and its threads, those of the first one."""
-    first = runs[0].items()
-    return {name: mean_of([run[name] for run in runs]) if name in QUANTITIES else value for name, value in first}
 
 
 def _over_runs(

@@ -50,12 +50,10 @@ def announce(board: Board, plan: Plan, finished: int, begun: int, paused: int) -
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "
         f"{plan.direction} ({plan.folder})"
     )
-    if plan.goals.quantities:
-        board.say(plan.goals.words)
     for line in resources.announced(plan.spec, plan.n_trials):
         board.say(line)
-    for warning in plan.warnings:
-        board.say(f"warning: {warning}", style="yellow")
+    if plan.warning is not None:
+        board.say(f"warning: {plan.warning}", style="yellow")
     if finished or begun or paused:
         also = f", {paused} paused" if paused else ""
         board.say(f"continuing: {counted(finished, 'trial')} finished, {begun} begun{also}")

@@ -26,7 +26,7 @@ from nlu.jobs.placement import placement
 from nlu.jobs.requeue import time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
-from nlu.search.goals import MEASURED, QUANTITIES, Goals, quantities_of
+from nlu.search.goals import MEASURED, Goals, quantities_of
 from nlu.search.pruners import PRUNER, HalvingPruner
 from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
 from nlu.search.storage.opening import open_storage
@@ -324,17 +324,13 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
-    best, is_pruned = result["best"], result["pruned"]
-    # The scores of a pruned trial are not those of its end, so no constraint on them says anything about it.
-    names = [name for name in trial.quantities if not is_pruned or name in QUANTITIES]
-    measured, lacking = quantities_of(result, names)
-    if is_pruned:
-        lacking = []
+    best = result["best"]
+    measured, lacking = quantities_of(result, trial.quantities)
     # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
     if best["value"] is None or not math.isfinite(best["value"]):
         lacking = [f"{best['metric']} is {best['value']}"]
     if lacking:
         trial.finish(FAILED, error=", ".join(lacking), log_file=run_dir / LOG)
         return
-    state, sd = PRUNED if is_pruned else COMPLETE, best.get("sd")
+    state, sd = PRUNED if result["pruned"] else COMPLETE, best.get("sd")
     trial.finish(state, value=best["value"], examples=result["examples"], sd=sd, measured=measured)

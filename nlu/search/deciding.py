@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +12,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.search import channel, steps
 from nlu.search.plan import Plan
-from nlu.search.sampling import drawing, stable_seed
+from nlu.search.sampling import drawing, grid_point, stable_seed
 from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import drawn_anywhere
 from nlu.search.schedulers.scheduler import PAUSING, Decision
 from nlu.search.slots import BASIC
-from nlu.search.space import identity
+from nlu.search.space import grid_values, identity
 
 DRAWS, ANYWHERE = 10, 10_000
 """so often the sampler draws a trial whose values an earlier one has, and so often such a trial is drawn at random"""
@@ -162,11 +161,9 @@ class Steps:
         asking: int | None = None,
     ) -> Decision | None:
         """Return what the scheduler decides."""
-        maximize = self._plan.direction == "maximize"
-        found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
+        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
-        decision = self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
-        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
+        return self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
 
     def _write(self, number: int, name: str, value: Mapping[str, Any]) -> None:
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, value)
@@ -178,6 +175,8 @@ class Steps:
         The first trial of a search has the values that the user believes to be good.
         """
         values = {**values, **(self._plan.space.priors if is_first else {})}
+        if self._plan.is_grid:
+            values = grid_point(grid_values(self._plan.space), self._plan.seed, self._begun)
         fixed = {steps.FIXED: values} if values else {}
         trial = create_trial(state=TrialState.RUNNING, system_attrs={**attributes, **fixed})
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
@@ -192,11 +191,6 @@ class Steps:
 def _tried(trials: Sequence[FrozenTrial]) -> set[object]:
     """Return the identities of the configurations of some trials."""
     return {identity(values) for trial in trials if (values := steps.values_of(trial)) is not None}
-
-
-def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
-    return {name: -value if name in ("goal", "mean") else value for name, value in why.items()}
 
 
 def paused_line(trial: FrozenTrial) -> str:

@@ -1,9 +1,8 @@
 """What a search improves besides the metric of its trials, and what its trials must keep: objectives and constraints.
 
 Both name quantities of a trial that has ended: those that its run measures (`QUANTITIES`), or metrics of the dev set.
-The metric, by which trials are pruned, is the first value of the study; further objectives are its further values. What
-a run measured is in an attribute of its trial, which its job writes once, so a search that was killed sees the same
-numbers again.
+The metric is the first value of the study; further objectives are its further values. A job writes what was measured
+once, so a search that was killed sees the same numbers again.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ GOALS = "goals"
 """user attribute of a study with objectives or constraints: `Goals.to_json`"""
 MEASURED = "measured"
 """in result.json, and a user attribute of a trial: its quantities by name"""
-QUANTITIES = {"latency_ms": False, "parameters": False, "size_mb": False}
+QUANTITIES = {"latency_ms": False, "parameters": False}
 """what a run measures of itself, and whether more of it is better"""
 OBJECTIVES, CONSTRAINTS = "hydra.sweeper.objectives", "hydra.sweeper.constraints"
 _UNKNOWN = "which is neither measured nor a metric of the dev set that all trials have"
-_CONSTRAINT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=)\s*([^\s<>=]+)\s*")
+_CONSTRAINT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,6 @@ class Goals:
         return ["maximize" if more else "minimize" for more in self.objectives.values()]
 
     @property
-    def words(self) -> str:
-        """Both in words, for an error."""
-        constraints = [each.text for each in self.constraints]
-        return f"the objectives [{', '.join(self.objectives)}] and the constraints [{', '.join(constraints)}]"
-
-    @property
     def quantities(self) -> list[str]:
         """The names of all quantities that an outcome needs besides the metric."""
         return list(dict.fromkeys([*self.objectives, *(each.name for each in self.constraints)]))
@@ -99,12 +92,6 @@ class Goals:
     def broken(self, measured: Mapping[str, float]) -> list[str]:
         """Return the constraints that are known to be broken."""
         return [name for name, violation in self.violations(measured).items() if violation > 0]
-
-    def are_kept(self, measured: Mapping[str, float]) -> bool | None:
-        """Return whether all constraints are kept; None without any, or if that is not known."""
-        if self.broken(measured):
-            return False
-        return True if self.constraints and all(each.name in measured for each in self.constraints) else None
 
 
 def read_goals(
@@ -129,40 +116,31 @@ def read_goals(
     found: list[Constraint] = []
     for number, written in enumerate(constraints or ()):
         where = f"{CONSTRAINTS}[{number}] is {written!r}"
-        if (constraint := _read(written)) is None:
+        if (parts := _CONSTRAINT.fullmatch(str(written))) is None:
             problems.append(
                 f"{where}, but must be NAME<=NUMBER or NAME>=NUMBER; write it with quotes, such as "
                 f'\'{CONSTRAINTS}=["latency_ms<=5","parameters<=10e6"]\''
             )
-        elif constraint.name not in known:
-            problems.append(f"{where} about {constraint.name}, {_UNKNOWN}; {hint(constraint.name, known)}")
+        elif parts[1] not in known:
+            problems.append(f"{where} about {parts[1]}, {_UNKNOWN}; {hint(parts[1], known)}")
         else:
-            found.append(constraint)
+            found.append(Constraint(parts[1], parts[2], float(parts[3])))
     if problems:
         raise UserError(*problems)
     return Goals(names, found)
 
 
-def _read(written: object) -> Constraint | None:
-    matched = _CONSTRAINT.fullmatch(written) if isinstance(written, str) else None
-    if matched is None:
-        return None
-    name, sign, number = matched.groups()
-    try:
-        bound = float(number)
-    except ValueError:
-        return None
-    return Constraint(name, sign, bound) if math.isfinite(bound) else None
-
-
 def quantities_of(result: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
     """Return quantities by name from the result.json of a trial, and a phrase for each that is not a number."""
     scores = result.get("metrics", {}).get(result["best"].get("set"), {})
+    if result["pruned"]:
+        # They are not those of its end, so no constraint on them says anything about it.
+        scores = {}
     found, lacking = {}, []
     for name in names:
         value = result.get(MEASURED, {}).get(name, scores.get(name))
         if value is None or not math.isfinite(value):
-            lacking.append(f"{name} is {value}")
+            lacking += [] if result["pruned"] else [f"{name} is {value}"]
         else:
             found[name] = float(value)
     return found, lacking

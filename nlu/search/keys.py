@@ -21,8 +21,8 @@ class SearchKeys:
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
     objectives: list[Any] | None = None
-    """What is improved besides the metric, [latency_ms, parameters]: also size_mb and metrics of the dev set; the
-    result is the Pareto front; null = only the metric"""
+    """What is improved besides the metric, [latency_ms, parameters], also metrics of the dev set; the result is
+    the Pareto front; null = only the metric"""
     constraints: list[Any] | None = None
     """Bounds of such quantities, ["latency_ms<=5", "parameters<=10e6"]; a trial that breaks one is never the best;
     null = none"""

@@ -64,10 +64,7 @@ def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
 
 
 def write_constraints(storage: BaseStorage, trial_id: int, violations: Mapping[str, float]) -> None:
-    """Write by how much a trial breaks each constraint, as `Trial.set_constraint` does, which needs a sampler.
-
-    Samplers, `Study.best_trial` and dashboards read it; a trial with a positive number is infeasible.
-    """
+    """Write by how much a trial breaks each constraint, as `Trial.set_constraint` does; samplers read it."""
     for name, value in violations.items():
         storage.set_trial_system_attr(trial_id, f"constraints:{name}", value)
 

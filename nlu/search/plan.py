@@ -16,7 +16,6 @@ from optuna.samplers import BaseSampler
 
 from nlu.config.compose import compose_job
 from nlu.config.errors import UserError
-from nlu.config.sentences import listed
 from nlu.jobs.queue import check_without_launch
 from nlu.search import preflight, resources
 from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
@@ -24,7 +23,7 @@ from nlu.search.goals import GOALS, Direction, Goals, read_goals
 from nlu.search.preflight import Compose, Possible
 from nlu.search.priors import WithPrior
 from nlu.search.pruners import PRUNER
-from nlu.search.sampling import SEEDS, Grid, SeededByTrial
+from nlu.search.sampling import SEEDS, SeededByTrial
 from nlu.search.schedulers.scheduler import FREEZE_THAW
 from nlu.search.settings import SAMPLER_GROUP, Settings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
@@ -75,7 +74,7 @@ class Plan(Checked):
     study_id: int
     identity: Mapping[str, Any]
     """the attributes by which its study is recognized"""
-    warnings: Sequence[str]
+    warning: str | None
     """what the user should know before the first trial"""
 
     @property
@@ -115,8 +114,7 @@ def plan_search(
     configs, goals, direction = checked.configs, checked.goals, checked.direction
     least_gpus = min((need.gpus for need in checked.needs), default=1)
     slots = Slots(asked.config, context, task, asked.settings["n_jobs"], least_gpus)
-    said = (slots.sentence(asked.settings["n_jobs"]), _goals_warning(checked))
-    warnings = [warning for warning in said if warning]
+    warning = slots.sentence(asked.settings["n_jobs"])
     # A folder may have been moved or renamed since its search began.
     name = asked.settings["study_name"] or (held_search(asked.folder) or {}).get("study") or asked.folder.name
     # After all checks that need neither the data nor the storage.
@@ -127,7 +125,7 @@ def plan_search(
         jobs = [_overrides(asked, name, number, trial.overrides) for number, trial in enumerate(checked.trials)]
         check_without_launch(launcher, jobs, configs)
     if asked.is_run and checked.base.dry_run:
-        _end_dry_run(checked, warnings)
+        _end_dry_run(checked, warning)
     # Before the data are prepared, which may take long: a storage that does not answer, or has another search.
     storage = open_storage(asked.url)
     identity = {
@@ -157,7 +155,7 @@ def plan_search(
         study=study,
         study_id=storage.get_study_id_from_name(name),
         identity={**identity, PRUNER: spec},
-        warnings=warnings,
+        warning=warning,
     )
 
 
@@ -176,7 +174,7 @@ def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) 
     found = [*problems, *resources.unsaved(settings, configs)]
     metric, metrics = preflight.metrics_of_trials(configs)
     with _adding_to(found):
-        goals = _goals(asked, configs, metric, metrics)
+        goals = read_goals(settings["objectives"], settings["constraints"], metric, metrics)
     with _adding_to(found):
         Gpus(visible_gpus()).require(max((need.gpus for need in needs), default=0))
     if not problems:
@@ -209,27 +207,6 @@ def _adding_to(found: list[str]) -> Iterator[None]:
         found += error.problems
 
 
-def _goals(asked: Settings, configs: Sequence[Mapping[str, Any]], metric: str, metrics: Mapping[str, bool]) -> Goals:
-    """Return the goals. `configs` are trials of nlu.train, none of another program. Raises UserError."""
-    goals = read_goals(asked.settings["objectives"], asked.settings["constraints"], metric, metrics)
-    if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
-        raise UserError(
-            "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "
-            "parameters instead"
-        )
-    return goals
-
-
-def _goals_warning(checked: Checked) -> str | None:
-    goals, pruner = checked.goals, resources.pruner_name(checked.settings)
-    if not goals.objectives or pruner == "none":
-        return None
-    return (
-        f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good in "
-        f"{listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
-    )
-
-
 def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     """Return the seed of a search and its sampler. Raises UserError if it cannot be made."""
     node = asked.settings["sampler"]
@@ -237,7 +214,8 @@ def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     composed = OmegaConf.select(base, "seed") if node.get("seed") is None else node["seed"]
     seed = composed if isinstance(composed, int) else 0
     if asked.is_grid:
-        return seed % SEEDS, Grid(grid_values(asked.space), seed)
+        # Each trial is given its values.
+        node = {"_target_": "optuna.samplers.RandomSampler"}
     build = instantiate(
         {**node, "_partial_": True},
         _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
@@ -254,13 +232,13 @@ def _sampler(asked: Settings, base: DictConfig) -> tuple[int, BaseSampler]:
     return seed % SEEDS, SeededByTrial(lambda own_seed: build(seed=own_seed), seed)
 
 
-def _end_dry_run(checked: Checked, warnings: Sequence[str]) -> None:
+def _end_dry_run(checked: Checked, warning: str | None) -> None:
     print(f"# Drawn for each trial: {', '.join(checked.space.names)}")
     if priors := checked.space.priors:
         print(f"# Tried first: {' '.join(overrides_of(priors))}")
     print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
     print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
-    for warning in warnings:
+    if warning is not None:
         print(f"# warning: {warning}")
     raise SystemExit(0)
 

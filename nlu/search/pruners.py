@@ -2,7 +2,7 @@
 
 A hash assigns each trial to a bracket, in proportion to the budgets of the brackets. Trials are judged as they come
 (ASHA, Li et al., MLSys 2020), so none waits for another. Optuna's pruner passes each trial that is among the best
-1 / reduction_factor so far, no matter how many have passed. This one also bounds the number that passes (`judged`), so
+1 / reduction_factor so far, no matter how many have passed. This one also bounds the number that passes (`passes`), so
 it keeps to the announced cost, and samplers see the trials of all brackets.
 
 asha and freeze_thaw pause trials instead of stopping them: they are schedulers of the search, `nlu.search.schedulers`.
@@ -35,8 +35,8 @@ GONE = ("successive_halving", "median", "threshold")
 PRUNER = "pruner"
 """user attribute of a study: the specification of its pruner (`nlu.search.resources.pruner_spec`)"""
 RUNG = "rung_{examples}"
-"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value`,
-whether it `passed`, and for people its `rank` among those `of` the bracket so far, of which so many `pass`"""
+"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value`, and
+whether it `passed`"""
 
 
 def problem_of(written: object) -> str | None:
@@ -103,8 +103,8 @@ def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
     raise AssertionError("a number below the sum of all budgets falls into one of them")
 
 
-def judged(value: float, others: Sequence[float], passed: int, factor: int) -> dict[str, Any]:
-    """Return whether the next trial of a rung `passed`, as in `RUNG`; greater is better, and no value is NaN.
+def passes(value: float, others: Sequence[float], passed: int, factor: int) -> bool:
+    """Return whether the next trial passes a rung; greater is better, and no value is NaN.
 
     `others` are the values of the trials that came before, of which so many have `passed`. A trial passes if it is
     among the best 1 / factor so far; another one with the same value passes with it. Once more than that share of all
@@ -112,12 +112,10 @@ def judged(value: float, others: Sequence[float], passed: int, factor: int) -> d
     this bound, far more would pass when trials keep getting better, as with a sampler that learns, and the search would
     exceed its announced cost.
     """
-    came = len(others) + 1
-    share = came // factor
-    best = 0 if passed > share else max(1, share)
-    rank = 1 + sum(other > value for other in others)
-    passes = rank <= best if best else all(value > other for other in others)
-    return {"passed": passes, "rank": rank, "of": came, "pass": best}
+    share = (len(others) + 1) // factor
+    if passed > share:
+        return all(value > other for other in others)
+    return sum(other > value for other in others) < max(1, share)
 
 
 class HalvingPruner:
@@ -156,10 +154,9 @@ class HalvingPruner:
         value = best_so_far(trial, maximize=sign == 1)
         goods = [-math.inf if math.isnan(each) else sign * each for each in (value, *(one["value"] for one in others))]
         # The newest trial is judged against those that came before.
-        found = judged(goods[0], goods[1:], sum(one["passed"] for one in others), self._factor)
-        if math.isnan(value):
-            found["passed"] = False
+        passed = sum(one["passed"] for one in others)
+        found = not math.isnan(value) and passes(goods[0], goods[1:], passed, self._factor)
         study_id = self._storage.get_study_id_from_name(study.study_name)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-        self._storage.set_trial_system_attr(trial_id, name, {"bracket": bracket, "value": value, **found})
-        return bool(found["passed"])
+        self._storage.set_trial_system_attr(trial_id, name, {"bracket": bracket, "value": value, "passed": found})
+        return found

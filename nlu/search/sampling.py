@@ -35,6 +35,14 @@ def stable_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 
+def grid_point(values: Mapping[str, Sequence[object]], seed: int, number: int) -> dict[str, object]:
+    """Return the combination of the trial of this number, in an order that depends on the seed only."""
+    sizes = [len(each) for each in values.values()]
+    order = np.random.default_rng(stable_seed(seed, "grid")).permutation(math.prod(sizes))
+    places = np.unravel_index(order[number], sizes)
+    return {name: each[int(place)] for (name, each), place in zip(values.items(), places, strict=True)}
+
+
 class SeededByTrial(BaseSampler):
     """Draws each trial with a new sampler.
 
@@ -62,29 +70,6 @@ class SeededByTrial(BaseSampler):
     ) -> object:
         sampler = self._of(trial, param_name)
         return sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
-
-
-class Grid(BaseSampler):
-    """Gives each trial the combination of its number, in an order that depends on the seed only."""
-
-    def __init__(self, values: Mapping[str, Sequence[object]], seed: int):
-        self._values = values
-        self._sizes = [len(each) for each in values.values()]
-        self._order = np.random.default_rng(stable_seed(seed, "grid")).permutation(math.prod(self._sizes))
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, object]:
-        return {}
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> object:
-        point = np.unravel_index(self._order[trial.number], self._sizes)
-        return self._values[param_name][int(point[list(self._values).index(param_name)])]
 
 
 AGAIN = "again"

@@ -7,7 +7,6 @@ The grammar is that of Hydra, read by hydra-optuna-sweeper: `choice(a,b)`, `rang
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -46,12 +45,12 @@ def values_of(distribution: BaseDistribution) -> Sequence[object] | None:
     """Return every value of a distribution, in order; None for a continuous interval."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
-    if isinstance(distribution, IntDistribution):
-        return range(distribution.low, distribution.high + 1, distribution.step)
-    if not isinstance(distribution, FloatDistribution) or distribution.step is None:
+    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
+    low, step = distribution.low, distribution.step
+    if step is None:
         return None
-    low, high, step = (Decimal(str(number)) for number in (distribution.low, distribution.high, distribution.step))
-    return [float(low + count * step) for count in range(int((high - low) / step) + 1)]
+    # In steps of 0.1 the third is 0.3, not 0.30000000000000004.
+    return [round(low + count * step, 12) for count in range(1 + round((distribution.high - low) / step))]
 
 
 PARAMS = "hydra.sweeper.params"

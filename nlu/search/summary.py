@@ -118,5 +118,5 @@ def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
         params=dict(trial.params),
         error=outcome.get("error") or "",
         measured=dict(measured),
-        is_feasible=goals.are_kept(measured),
+        is_feasible=not goals.broken(measured) if goals.constraints and measured else None,
     )

@@ -17,7 +17,7 @@ from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
 from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
-from nlu.training.measuring import asked_for, measured
+from nlu.training.measuring import measured
 from nlu.training.parallel import load_weights
 from nlu.training.parts import Training
 
@@ -53,7 +53,7 @@ def finish(run: Training) -> None:
             metrics = summed | {name: values for name, values in metrics.items() if name not in summed}
             last = summed if best.step == run.state.step else last
     # A collective, and before anything is written: a kill amid it leaves nothing half measured.
-    quantities = measured(run, asked_for(run))
+    quantities = measured(run)
     if run.stepper.ranks.is_first:
         if run.is_out_of_patience and run.state.step < run.due.total_steps:
             log.info(

@@ -8,7 +8,6 @@ from matplotlib import rcParams
 from optuna.trial import create_trial
 
 from nlu.search.figures import TITLES, draw_figures, write_search_page
-from nlu.search.goals import GOALS, Constraint, Goals
 from nlu.search.summary import read_summary
 from nlu.search.trials import Summary, TrialRow
 from tests.search.studies import study_of
@@ -50,20 +49,6 @@ def test_letters_stay_readable_and_few_trials_have_no_importances(tmp_path: Path
     # A point of a letter is a pixel: the page is at least as wide as the figure in points.
     width = int(page.partition('id="slices"')[2].partition("min-width: ")[2].partition("px")[0])
     assert width == round(figures["slices"].get_figwidth() * 72) > 1240
-
-
-@pytest.mark.parametrize("others", [["latency_ms"], ["latency_ms", "size_mb"]])
-def test_the_front_has_the_trials_that_keep_the_constraints(others: list[str]) -> None:
-    study = optuna.create_study(directions=["maximize", *("minimize" for _ in others)])
-    study.set_user_attr(GOALS, Goals(dict.fromkeys(others, False), [Constraint("latency_ms", "<=", 10)]).to_json())
-    for value, other in ((0.9, 8.0), (0.8, 4.0), (0.7, 5.0), (0.95, 20.0)):
-        broken = {"constraints:latency_ms<=10": other / 10 - 1}
-        study.add_trial(create_trial(values=[value, *(other for _ in others)], system_attrs=broken))
-    (axes,) = draw_figures(study, read_summary(study))["front"].axes
-    assert axes.get_xlabel() == "value" and axes.get_ylabel() == "latency_ms"
-    if len(others) == 1:
-        points = {label.get_label(): sorted(label.get_offsets().tolist()) for label in axes.collections}
-        assert points["Feasible Trial"] == [[0.7, 5.0]] and points["Best Trial"] == [[0.8, 4.0], [0.9, 8.0]]
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,10 @@ HALVING = (
     "hydra.sweeper.n_trials=8",
     "steps=9",
 )
-TWO = ("latency_ms=choice(2,8)", "hydra.sweeper.objectives=[latency_ms]")
+TWO = (
+    "latency_ms=choice(2,8)", "hydra.sweeper.objectives=[latency_ms]", "hydra/sweeper/sampler=tpe",
+    "hydra.sweeper.sampler.n_startup_trials=4",
+)  # fmt: skip
 KINDS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "hyperband": (("hydra.sweeper.pruner=hyperband", *HALVING), {"COMPLETE", "PRUNED"}),
     "asha": (("hydra.sweeper.pruner=asha", *HALVING), {"COMPLETE", "WAITING"}),

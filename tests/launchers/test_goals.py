@@ -66,16 +66,6 @@ def test_optuna_has_all_objectives_of_a_search_and_the_same_front(of_grid) -> No
     plot_pareto_front(found)
 
 
-def test_tpe_learns_from_pruned_trials_of_a_search_with_two_objectives(tmp_path) -> None:
-    search(
-        tmp_path / "s", "lr=interval(0.01,1)", "latency_ms=choice(2,8)", "hydra.sweeper.objectives=[latency_ms]",
-        "hydra.sweeper.pruner=hyperband", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=900ex",
-        "hydra.sweeper.n_trials=16", "hydra/sweeper/sampler=tpe", "hydra.sweeper.n_jobs=1", "steps=9",
-    )  # fmt: skip
-    found = trials(tmp_path / "s")
-    assert len(found) == 16 and {trial.state.name for trial in found} == {"COMPLETE", "PRUNED"}
-
-
 @pytest.mark.parametrize("pruner", first(1, ["asha", "freeze_thaw", "hyperband"]))
 def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(tmp_path, pruner) -> None:
     arguments = (
@@ -102,17 +92,3 @@ def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(
     complete = [trial for trial in known if trial.state.name == "COMPLETE" and trial.params["latency_ms"] == 2]
     best = max(complete, key=lambda trial: (trial.values[0], -trial.number))
     assert said.split("\n\n")[-2].splitlines()[1].split()[:2] == [str(best.number), "complete"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    first(2, [
-        (["hydra.sweeper.objectives=[latency]"], "nearest: latency_ms"),
-        (['hydra.sweeper.constraints=["latency_ms==5"]'], "must be NAME<=NUMBER or NAME>=NUMBER"),
-        (["hydra.sweeper.objectives=[latency_ms]", "hydra.sweeper.pruner=asha"], "hydra.sweeper.pruner is asha, which "
-         "continues the trials with the best value only"),
-    ]),
-)  # fmt: skip
-def test_goals_that_do_not_fit_are_refused_before_the_first_trial(tmp_path, overrides, said) -> None:
-    assert said in search(tmp_path / "s", "lr=interval(0.1,0.2)", *overrides, status=1)
-    assert not (tmp_path / "s/0").exists()

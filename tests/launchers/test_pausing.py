@@ -14,7 +14,6 @@ from optuna.samplers import RandomSampler, TPESampler
 from nlu.config.errors import UserError
 from nlu.search import channel, steps
 from nlu.search.deciding import Steps
-from nlu.search.decisions import decision_rows
 from nlu.search.faults import last_line
 from nlu.search.goals import Goals
 from nlu.search.loop import Search
@@ -73,7 +72,7 @@ class World:
         plan = SimpleNamespace(
             spec=self.spec, space=self.space, composed_value=None, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
-            name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
+            name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warning=None,
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
             sampler_name="random", drawn_by="random", is_grid=False, goals=Goals(), need=lambda values: Need(gpus=0),
             overrides=lambda *launch: launch,
@@ -362,21 +361,6 @@ def test_several_trials_at_a_time_keep_to_the_budget_and_never_share_a_step(tmp_
     assert spent <= 4000 + LENGTH * STEP_EXAMPLES
     best = max(world.trials(), key=lambda trial: max(trial.intermediate_values.values()))
     assert best.state.name == "COMPLETE"
-
-
-def test_each_promotion_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
-    world = unbroken(tmp_path)
-    found = world.trials()
-    rows = decision_rows(found)
-    assert [row["decision"] for row in rows] == sorted(row["decision"] for row in rows)
-    assert sum(row["what"] == "paused" for row in rows) == sum(len(steps.pauses_of(trial)) for trial in found) >= 7
-    promoted = [row for row in rows if row["what"] == "thawed" and row["rule"] == "promoted" and row["rung"] == 100]
-    assert promoted
-    for row in promoted:
-        # Of the trials that had begun by then, one after the other.
-        came = [trial.intermediate_values[100] for trial in found[: row["of"]]]
-        assert row["rank"] == 1 + sum(value > found[row["trial"]].intermediate_values[100] for value in came)
-        assert row["rank"] <= row["pass"] == row["of"] // 3
 
 
 @pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])

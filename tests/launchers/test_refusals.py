@@ -55,6 +55,14 @@ WRONG = [
     ([LR, "hydra.sweeper.max_hours=8"], "has no such key; leave it out: timeout 8h python -m nlu.train"),
     ([LR, "hydra.sweeper.gpus_per_trial=2"], "has no such key; write trainer.devices=2"),
     (["optimizer.lr=tag(interval(0,1),prior=2)"], "its prior is 2, which is not in interval(0.0, 1.0)"),
+    (
+        [LR, "hydra.sweeper.objectives=[size_mb]", "hydra.sweeper.pruner=asha"],
+        "continues the trials with the best value",
+    ),
+    (
+        [LR, "hydra.sweeper.objectives=[latency]"],
+        "which is neither measured nor a metric of the dev set that all trials",
+    ),
     ([LR, "hydra/sweeper/sampler=grid"], "a grid needs a list of values"),
     ([LR, "hydra.sweeper.direction=[maximize]"], "must be a text or null; write hydra.sweeper.direction=maximize"),
     ([LR, "hydra.sweeper.n_trials=3,4"], "all jobs share the keys of Hydra; give hydra.sweeper.n_trials one value"),
@@ -84,10 +92,6 @@ ALSO_WRONG = [
     ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
     ([LR, "hydra.sweep.subdir=trial_${hydra:job.num}"], "but the folder of a trial is its number; leave it out"),
     (["seed=3"], "nothing is drawn"),
-    (
-        [LR, "hydra.sweeper.objectives=[size_mb]", "trainer.save=false"],
-        "size_mb is that of the weights that a trial saves, but trainer.save is false",
-    ),
     (["seed=tag(choice(1,2),prior=1)", "hydra/sweeper/sampler=grid"], "seed has a prior, but a grid tries every"),
     (
         ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=freeze_thaw"],

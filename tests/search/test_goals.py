@@ -20,7 +20,6 @@ from nlu.search.goals import (
     read_goals,
 )
 from nlu.search.keeping import freed
-from nlu.search.sampling import SeededByTrial
 from nlu.search.schedulers.scheduler import ENDED, FAILED
 from nlu.search.steps import VALUES, standings
 from nlu.search.summary import read_summary
@@ -67,10 +66,12 @@ def test_a_violation_is_a_share_of_the_bound() -> None:
 
 def test_quantities_come_from_what_was_measured_and_from_the_scores_of_the_dev_set() -> None:
     result: dict[str, Any] = {
-        "best": {"set": "dev"}, "metrics": {"dev": {"f1": 0.5}, "test": {"mcc": 1.0}}, MEASURED: {"latency_ms": 2}
+        "pruned": False, "best": {"set": "dev"}, "metrics": {"dev": {"f1": 0.5}, "test": {"mcc": 1.0}},
+        MEASURED: {"latency_ms": 2},
     }  # fmt: skip
     found, lacking = quantities_of(result, ["latency_ms", "f1", "mcc"])
     assert found == {"latency_ms": 2.0, "f1": 0.5} and lacking == ["mcc is None"]
+    assert quantities_of({**result, "pruned": True}, ["latency_ms", "f1", "mcc"]) == ({"latency_ms": 2.0}, [])
 
 
 def study_with(goals: Goals, rows: list[tuple[float, float, str]]) -> optuna.Study:
@@ -119,33 +120,3 @@ def test_for_schedulers_an_infeasible_trial_has_failed_and_has_cost_its_examples
     found = standings(study.get_trials(), maximize=True)
     assert [trial.state for trial in found[:2]] == [FAILED, ENDED]
     assert found[0].best == -np.inf and found[0].examples == 100 and found[1].best == 0.8
-
-
-def drawn_by(study: optuna.Study, build: Any, count: int = 40) -> list[float]:
-    """What so many further trials would draw of x after those of the study."""
-    sampler = SeededByTrial(build, seed=7)
-    found = []
-    for number in range(100, 100 + count):
-        trial = create_trial(state=TrialState.RUNNING)
-        trial.number = number
-        space = sampler.infer_relative_search_space(study, trial)
-        own = {name: each for name, each in space.items() if name == "x"}
-        trial._trial_id = study._storage.create_new_trial(study._study_id)
-        relative = sampler.sample_relative(study, trial, own)
-        x = relative.get("x", None)
-        found.append(float(sampler.sample_independent(study, trial, "x", FloatDistribution(0, 10)) if x is None else x))
-        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-    return found
-
-
-def curve(count: int) -> list[tuple[float, float, str]]:
-    """The larger x, which is the latency too, the better the value."""
-    return [(x / 10, x, "COMPLETE") for x in np.linspace(0.1, 9.9, count)]
-
-
-def test_tpe_keeps_away_from_what_breaks_a_constraint() -> None:
-    tpe = lambda seed: optuna.samplers.TPESampler(seed=seed)  # noqa: E731
-    free = drawn_by(study_with(Goals(), curve(30)), tpe)
-    bound = drawn_by(study_with(Goals({}, [Constraint("latency_ms", "<=", 3)]), curve(30)), tpe)
-    assert np.mean(free) > 7, "without a constraint it draws the best values"
-    assert np.mean(bound) < 5 and np.mean([x <= 3.5 for x in bound]) > 0.4

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.search.pruners import NAMES, HalvingPruner, bracket_of, brackets, judged, problem_of
+from nlu.search.pruners import NAMES, HalvingPruner, bracket_of, brackets, passes, problem_of
 from nlu.search.resources import announced, expected_examples
 from nlu.search.steps import PART_ENDS, PART_VALUES
 
@@ -193,7 +193,7 @@ def test_the_trials_that_pass_a_rung_over_all_orders_match_a_count_by_hand(n_tri
     for order in itertools.permutations(range(n_trials)):
         found: list[bool] = []
         for place, value in enumerate(order):
-            found.append(judged(value, order[:place], sum(found), 3)["passed"])
+            found.append(passes(value, order[:place], sum(found), 3))
         passed += sum(found)
     assert passed / math.factorial(n_trials) == pytest.approx(PASSED[n_trials], abs=1e-12)
 

@@ -42,8 +42,7 @@ class Asha:
         """Return the step of the trial that passes its rung, from the highest rung down; None if none does."""
         for level in reversed(range(len(self.rungs) - 1)):
             if (found := self._promoted(trials, level)) is not None:
-                why = {"rule": PROMOTED, **self._place(trials, level, found.number)}
-                return Decision(self.rungs[level + 1], found.number, why=why)
+                return Decision(self.rungs[level + 1], found.number, why={"rule": PROMOTED})
         return None
 
     def _promoted(self, trials: Sequence[Standing], level: int) -> Standing | None:
@@ -60,12 +59,6 @@ class Asha:
         """Return the trials that came to a rung, best first."""
         came = [trial for trial in trials if trial.examples >= at]
         return sorted(came, key=lambda trial: (-trial.value_at(_first_from(trial, at)), trial.number))
-
-    def _place(self, trials: Sequence[Standing], level: int, number: int) -> dict[str, int]:
-        """Return the place of a trial among those `of` its rung, of which so many `pass`."""
-        numbers = [trial.number for trial in self._ranked(trials, self.rungs[level])]
-        place = {"rung": self.rungs[level], "rank": numbers.index(number) + 1, "of": len(numbers)}
-        return {**place, "pass": len(numbers) // self._factor}
 
 
 def _first_from(trial: Standing, at: int) -> int:

@@ -92,10 +92,6 @@ class Scale:
         found_N = (np.where(np.isfinite(values_N), values_N, -1e30) - self.median) / self.unit
         return np.maximum(np.where(found_N < 0, -np.log1p(-np.minimum(found_N, 0)), found_N), LOWEST)
 
-    def value(self, standard: float) -> float:
-        """Return the value at a place of this scale."""
-        return self.median + self.unit * (standard if standard > 0 else -math.expm1(-standard))
-
 
 @dataclass(frozen=True)
 class Model:
@@ -207,9 +203,6 @@ class FreezeThaw:
         why = {
             "rule": MODEL,
             "chance": float(chance_M[chosen]),
-            "goal": scale.value(goal),
-            "at": int(part * min(begun_M[chosen] + horizon, 1.0)),
-            "mean": scale.value(float(mean_M[chosen])),
             **({KERNEL: model.kernel.tolist()} if model.is_fitted else {}),
         }
         return (
