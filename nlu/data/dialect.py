@@ -3,15 +3,16 @@
 import codecs
 import csv
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import called
+from nlu.config.types import ConfigLike
 from nlu.data.reader import WHOLE_ROW, BadRow, Reader
 from nlu.storage.locations import plain_name
 
@@ -80,7 +81,7 @@ class Dialect:
             raise UserError(f"data.sheet is {self.sheet}, but sheets are counted from 0; set it to 0 or more")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: ConfigLike) -> Self:
         """Return the dialect of a configuration's keys; those that it lacks or that are None have their defaults."""
         return cls(**{key: value for key in KEYS if (value := values.get(key)) is not None})
 

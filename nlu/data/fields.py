@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import get_args
 
 from nlu.config.errors import UserError
 from nlu.config.keys import schema_of
+from nlu.config.types import ConfigLike
 from nlu.data.keys import Format
 from nlu.storage.locations import plain_name
 
@@ -107,12 +108,12 @@ def tagging_fields(found: Mapping[str, str], names: Sequence[str]) -> dict[str, 
     return fields
 
 
-def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:
+def layouts_of(task: ConfigLike) -> tuple[str, ...]:
     """Return the layouts in a task's class constants, the preferred one first."""
     return tuple(name for name in task.get("layouts", ()) if name in TEXT_ROLES)
 
 
-def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
+def target_roles(task: ConfigLike) -> tuple[str, ...]:
     """Return the fields of which one has the target of an example; () if a task needs only texts.
 
     They are the fact `roles` of the task's target. Raises UserError if that target does not exist.
@@ -146,7 +147,7 @@ def missing_roles(
     return lacking + ([" or ".join(targets)] if targets and present.isdisjoint(targets) else [])
 
 
-def known_roles(task: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+def known_roles(task: ConfigLike) -> tuple[tuple[str, ...], list[str]]:
     """Return the fields of a task's target, and the problems of reading that target."""
     try:
         return target_roles(task), []

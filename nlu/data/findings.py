@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nlu.config.sentences import called, counted, listed, shortened
 from nlu.data.dataset import SourceFile
 from nlu.data.dialect import SEPARATED_BY
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES
 from nlu.data.labels import FLAGS, PAIRS, listed_labels
+from nlu.data.layouts import Values
 from nlu.data.readers import TABLES, WIDTH, format_of, has_header
 from nlu.data.reading import Reading
 
@@ -88,7 +88,7 @@ class Collector:
         self,
         reading: Reading,
         path: Path,
-        split: Callable[[str], list[Any] | None] | None = None,
+        split: Callable[[str], list[object] | None] | None = None,
         *,
         has_labels: bool = False,
     ):
@@ -106,7 +106,7 @@ class Collector:
         """the first value of each doubt"""
         self.rows = 0
 
-    def see(self, place: Place, values: Mapping[str, Any]) -> None:
+    def see(self, place: Place, values: Values) -> None:
         """Look at the fields of a row that can be used."""
         self.rows += 1
         if WIDTH in values:
@@ -126,8 +126,8 @@ class Collector:
             texts = [str(values[role]).strip() for role in TEXTS.intersection(values)]
             self._first[place[0]] = place, max(texts, key=len, default=""), str(values.get("label", "")).strip()
 
-    def _see_label(self, place: Place, written: Any) -> None:
-        parts: list[Any] = written if isinstance(written, list) else [written]
+    def _see_label(self, place: Place, written: object) -> None:
+        parts: list[object] = written if isinstance(written, list) else [written]
         if isinstance(written, str) and self._split is not None:
             parts = [written] if (split := self._split(written)) is None else split
         elif isinstance(written, str) and written[:1] in PAIRS and listed_labels(written):

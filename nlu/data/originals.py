@@ -114,7 +114,8 @@ class Originals:
                 cells = original.strip("\r\n").split(self.dialect.between(self.file_format))
                 return self._record_of(cells, place)
             if self.file_format == "conll":
-                return {"tokens": [cells[self._token] for cells in self.token_lines(original) if cells is not None]}
+                lines = self._conll.of_lines(original.removesuffix("\n").split("\n"))
+                return {"tokens": [cells[self._token] for _, cells in lines if cells is not None]}
             if self.file_format == "lines":
                 return {"text": original.strip("\r\n")}
             with suppress(ValueError, RecursionError):
@@ -125,11 +126,6 @@ class Originals:
                 "suffix .jsonl, or fix the row"
             )
         return found
-
-    def token_lines(self, original: str) -> list[list[str] | None]:
-        """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them; None for a line
-        without a token."""
-        return [cells for _, cells in self._conll.of_lines(original.removesuffix("\n").split("\n"))]
 
     @property
     def _token(self) -> int:

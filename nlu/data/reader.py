@@ -38,7 +38,7 @@ class BadRow:
     """whether the value is a text; other values are written as JSON, so that 5 differs from "5\""""
 
     @classmethod
-    def of(cls, number: int, field: str, value: Any, rule: str) -> Self:
+    def of(cls, number: int, field: str, value: object, rule: str) -> Self:
         """Make a BadRow from a value of any type."""
         if isinstance(value, str):
             return cls(number, field, value, rule)

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from nlu.config.choices import choice_of
 from nlu.config.keys import facts_of
 from nlu.config.nearest import hint
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET
+from nlu.config.types import ConfigLike
 from nlu.data.fields import (
     IN_WINDOWS,
     NO_WINDOWS,
@@ -31,7 +31,7 @@ from nlu.storage.locations import path_problem
 EPOCHS = re.compile(r"[0-9.]+ep")
 
 
-def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def file_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield each broken rule as key, value, rule and remedy; `task` are the class constants of the task."""
     data, folds = config["data"], config["folds"]
     if folds["group_by"] is not None and formats_of(data) & {"lines", "conll"}:
@@ -48,7 +48,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     yield from _sets(data, folds["count"])
 
 
-def _long_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def _long_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     data = config["data"]
     long, stride, max_len = (data.get(key) for key in ("long", "stride", "max_len"))
     if long != "windows":
@@ -82,7 +82,7 @@ def halves_problem(break_mode: str) -> str:
     )
 
 
-def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def corpus_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield where `data=corpus` does not fit the task or this machine: its examples are texts without labels."""
     data, folds = config["data"], config["folds"]
     targets, _ = known_roles(task)
@@ -112,7 +112,7 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
     yield from stream_problems(config, task)
 
 
-def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def stream_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield what needs all training rows before the first step, where `data.stream` is true."""
     data = config["data"]
     if not data.get("stream"):
@@ -164,7 +164,7 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
                 )
 
 
-def _path_problems(data: Mapping[str, Any]) -> Iterator[str]:
+def _path_problems(data: ConfigLike) -> Iterator[str]:
     for key, path in _paths(data):
         # What can be fetched is not looked up here: validation sends no request.
         is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
@@ -172,7 +172,7 @@ def _path_problems(data: Mapping[str, Any]) -> Iterator[str]:
             yield problem
 
 
-def formats_of(data: Mapping[str, Any]) -> set[str | None]:
+def formats_of(data: ConfigLike) -> set[str | None]:
     """Return the formats of the files of all sets; None among them stands for one that the name does not tell."""
     if data.get("reader") is not None:
         return {"read by data.reader"}
@@ -181,7 +181,7 @@ def formats_of(data: Mapping[str, Any]) -> set[str | None]:
     return {format_by_suffix(path) for key, path in _paths(data) if key != "data.labels"}
 
 
-def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def soft_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield where the data or the loss does not fit soft targets: logits or probabilities of each class in a row."""
     data, fields = config["data"], config["data"].get("fields") or {}
     # A run that is scored has its labels, and rows with labels only have scores, too.
@@ -217,7 +217,7 @@ def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         )
 
 
-def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _paths(data: ConfigLike) -> Iterator[tuple[str, str]]:
     for name in ("train", "dev", "test"):
         source = data.get(name)
         if isinstance(source, dict):
@@ -232,7 +232,7 @@ def _is_file(reference: str) -> bool:
     return Path(reference.partition("#sha256=")[0]).expanduser().is_file()
 
 
-def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str | None) -> Iterator[str]:
+def _fields(data: ConfigLike, task_name: str, task: ConfigLike, reads: str | None) -> Iterator[str]:
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
     own = _own_roles(data)
     file_format = data.get("format", "auto")
@@ -271,14 +271,14 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
             )
 
 
-def _own_roles(data: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _own_roles(data: ConfigLike) -> tuple[str, ...] | None:
     """Return the fields that a user's layout needs; None for a layout of nlu, or one that does not name its fields."""
     node = data.get("layout")
     roles = facts_of(node.get(TARGET)).get("roles") if isinstance(node, Mapping) else None
     return tuple(roles) if isinstance(roles, tuple | list) else None
 
 
-def _sets(data: Mapping[str, Any], num_folds: int | None) -> Iterator[str]:
+def _sets(data: ConfigLike, num_folds: int | None) -> Iterator[str]:
     has_no_dev = "dev" in data and data["dev"] is None
     if num_folds is None and has_no_dev and "dev_fraction" in data and not 0 < data["dev_fraction"] < 1:
         yield (

@@ -3,12 +3,13 @@
 Axes: N rows of a chunk, W windows of all of them, U units, B rows of a batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from nlu.config.types import ConfigLike
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.layouts import Layout, Problem, Values, assemble
 from nlu.data.store import EncodedRows
@@ -32,7 +33,7 @@ class Lengths:
     """tokens that neighbouring windows share; None: an eighth of `max_len`"""
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Self:
+    def of(cls, data: ConfigLike) -> Self:
         """Return those of a configuration's `data`; older runs have only `max_len`."""
         return cls(data["max_len"], data.get("long", "cut"), data.get("stride"))
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import joined_tokens
 from nlu.config.targets import import_target, trust
+from nlu.config.types import ConfigLike
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
 
@@ -341,7 +342,7 @@ def kind_named(name: str) -> Kind:
     return kind
 
 
-def kind_of(predictions: Predictions, config: Mapping[str, Any]) -> Kind:
+def kind_of(predictions: Predictions, config: ConfigLike) -> Kind:
     """Return the kind of the records of a file of a run. Raises DataError if its header does not name one.
 
     `config` is the configuration of the run, whose packages are trusted.

@@ -18,6 +18,7 @@ import yaml
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.targets import import_target, trust
+from nlu.config.types import ConfigLike
 from nlu.metrics.scores import Scorer
 from nlu.runs.predictions import Predictions, Record, predictions_of
 from nlu.search.goals import MEASURED
@@ -149,7 +150,7 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
         raise DataError(f"the predictions of the folds in {folders[0].parent} lack {error}; run them again") from error
 
 
-def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
+def scorer_named(name: str, names: Sequence[str], config: ConfigLike) -> Scorer | None:
     """Return a new scorer of the class that scored predictions; None if it needs more than a configuration has.
 
     Options of the task that its scorer takes too, such as a threshold, are set as they are in the configuration.
