@@ -207,7 +207,6 @@ METHODS = {
 TOGETHER = {
     "freelb, tags and a CRF": Kind(("method=freelb", "task=tag", "head=crf"), tags, passes=3),
     "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),
-    "rdrop and label sets": Kind(("method=rdrop", "task=multilabel"), labels),
     "rdrop and InfoNCE": Kind(("method=rdrop", "task=siamese", "loss=info_nce"), pair_of_classes),
     "fgm and sides": Kind(("method=fgm", "task=siamese", "loss=contrastive"), pair_of_classes, passes=2),
     "rdrop in bf16": Kind(("method=rdrop", "precision=bf16"), classes),
@@ -216,13 +215,8 @@ TOGETHER = {
     "freelb in fp16": Kind(
         ("method=freelb", "precision=fp16", "precision.init_scale=64", "precision.growth_interval=1"), classes, passes=3
     ),
-    "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),
-    "rdrop of masked words": Kind(("method=rdrop", "task=mlm"), only_text),
     "rdrop and the order of sentences": OfDocuments(("method=rdrop", "task=structbert"), document),
-    "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
-    "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
     "rdrop of tags in windows": Kind(("method=rdrop", "task=tag", *IN_WINDOWS), tags),
-    "fgm in windows": Kind(("method=fgm", *IN_WINDOWS), classes, passes=2),
     "LoRA": Kind(("adapter=lora", "adapter.rank=2"), classes),
     "LoRA in bf16": Kind(("adapter=lora", "adapter.dropout=0.1", "method=rdrop", "precision=bf16"), classes),
     "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),

@@ -1,9 +1,7 @@
 """A library of C: built once, kept by what decides their code, and what a user is told who has no compiler."""
 
-import ctypes
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -42,16 +40,6 @@ def test_another_source_gets_another_library(tmp_path, monkeypatch, source):
     compiled.load.cache_clear()
     assert compiled.load(source).twice(5) == 15
     assert len(list((tmp_path / "cache/compiled").iterdir())) == 2
-
-
-def test_threads_that_ask_at_once_all_get_a_whole_library(source):
-    found: list[ctypes.CDLL] = []
-    threads = [threading.Thread(target=lambda: found.append(compiled.load(source))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [each.twice(3) for each in found] == [6] * 4
 
 
 def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path, source):
