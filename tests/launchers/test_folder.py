@@ -52,6 +52,12 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
         ({OVER: True}, {}, "the study s in url is over: python -m nlu.jobs .* --stop has ended it; choose another"),
         ({}, {"space": {"lr": "interval(0, 2)"}}, r"lr: interval\(0, 1\) there, interval\(0, 2\) here"),
         ({"shared": {"seed": "2", "trainer.timeout_min": "120"}}, {}, "seed: 2 there, 1 here"),
+        (
+            {"goals": {"objectives": {}, "constraints": [["parameters", "<=", 5]]}},
+            {},
+            r"hydra.sweeper.constraints: \['parameters<=5'\] there, \[\] here",
+        ),
+        ({}, {"goals": {"objectives": {"loss": False}}}, r"hydra.sweeper.objectives: \[\] there, \['loss'\] here"),
         ({"pruner": {"name": "hyperband"}}, {}, "pruner: one that pauses no trial there, asha or freeze_thaw here"),
     ],
 )
@@ -62,11 +68,6 @@ def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, ther
     with pytest.raises(UserError, match=said) as refused:
         require_same(tmp_path, "s", "url", study(**there), {**NOW, **here}, "maximize")
     assert len(refused.value.problems) == 1
-
-
-def test_a_study_of_an_earlier_version_with_constraints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="by an earlier version of nlu, with objectives or constraints, which"):
-        require_same(tmp_path, "s", "url", study(goals={"constraints": [["size_mb", "<=", 5]]}), NOW, "maximize")
 
 
 def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_kind(tmp_path: Path) -> None:
