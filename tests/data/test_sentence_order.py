@@ -156,20 +156,6 @@ def test_a_block_of_one_word_is_left_out_and_one_sentence_is_halved_at_a_word(tm
     assert tokens == ["[CLS]", "a", "[SEP]", "b", "##y", "##z", "c", "[SEP]"]
 
 
-def test_the_expected_share_of_a_pair_is_masked_and_labelled_by_what_was_there(tmp_path: Path) -> None:
-    text = "a b c d\ne f g h\n\n" * 100
-    part = opened(tmp_path, text, Masking(fraction=0.4, keep=0.0, replace=0.0), words="spaces", max_len=16)
-    plain = opened(tmp_path, text, words="spaces", max_len=16)
-    batch, whole = (collate(one, np.arange(len(part)), KEY) for one in (part, plain))
-    is_masked = batch.tokens_T.numpy() == MASK
-    hidden, shown = np.flatnonzero(is_masked), whole.tokens_T.numpy()
-    assert batch.units_U is not None and hidden.tolist() == batch.units_U.tolist()
-    assert shown[hidden].tolist() == batch.targets["labels"].tolist()
-    assert not batch.targets["is_shuffled"].any()
-    # The share of an example's eight words is 3.2 in the mean.
-    assert abs(is_masked.sum() / 800 - 0.4) < 0.03
-
-
 def test_given_words_move_with_the_half_that_they_are_in(tmp_path: Path) -> None:
     text = "\n".join(f"xyzy {a}\n{b} xzy\n" for a, b in zip(LETTERS[:20], LETTERS[20:40], strict=True))
     masking = Masking(fraction=0.4, keep=0.0, replace=0.0)
