@@ -57,7 +57,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="python -m nlu.data",
         description="Balance of labels, lengths in characters and tokens, what a max_len cuts, unknown tokens, "
-        "duplicates, conflicts (one text, several labels), overlap between the sets with texts, and a "
+        "duplicates, conflicts (one text, several labels), overlap between the sets with texts, languages, and a "
         "command to begin with. Each FILE is a set; files are read row by row.",
     )
     parser.add_argument(

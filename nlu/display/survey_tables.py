@@ -44,7 +44,7 @@ def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     columns = [*texts("set"), *numbers("rows", "bad", "duplicates", "conflicts")]
     for what in ("characters", unit):
         columns += numbers(f"{what}: median", "95 %", "most")
-    columns += numbers("unknown")
+    columns += [*numbers("unknown"), *texts("language")]
     lines = []
     for name, one in sets.items():
         unknown = "-" if one["unknown"] is None else f"{one['unknown']['rows'] / one['rows']:.1%} of rows"
@@ -55,6 +55,7 @@ def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
                 *(f"{value:,}" for value in one["characters"]),
                 *(f"{value:,}" for value in one["lengths"]),
                 unknown,
+                one["language"],
             ]
         )
     remark = (

@@ -145,7 +145,7 @@ def of_set(rows: int, **changes: Any) -> dict[str, Any]:
     """What a survey found of one set."""
     known = {
         "rows": rows, "bad_rows": 0, "listed_bad_rows": [], "fields_because": "the header says so", "duplicates": 0,
-        "conflicts": 0, "characters": [10, 25, 1234], "lengths": [4, 9, 40], "unknown": None,
+        "conflicts": 0, "characters": [10, 25, 1234], "lengths": [4, 9, 40], "language": "English", "unknown": None,
         "labels": {"good": 6, "bad": 3, "odd & even": 1}, "numbers": None,
         "shown_duplicates": [], "shown_conflicts": [], "length_histogram": {"width": 2, "counts": [1, 5, 2]},
         "cut": [{"max_len": 16, "rows": 0.875, "tokens": 0.5}, {"max_len": 32, "rows": 0.25, "tokens": 0.125}],

@@ -184,8 +184,12 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         if share > MUCH_UNKNOWN:
             yield (
                 f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer, which may be for another "
-                "language than these texts"
+                f"language than these texts ({survey.letters.language()})"
             )
+    if damaged := survey.letters.damaged:
+        yield f"{survey.name}: {damaged:,} damaged or private characters, which suggest a wrong encoding"
+    if hidden := survey.letters.invisible:
+        yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
 def command(report: Report, model: str | None) -> str:
@@ -197,7 +201,7 @@ def command(report: Report, model: str | None) -> str:
     words = ["task=" + _task(report)] if _task(report) != "classify" else []
     if model:
         words.append(f"model.pretrained={model}")
-    elif 2 * train.chinese < len(train):
+    elif not train.letters.language().startswith("Chinese"):
         # The default model is for Chinese; this one knows 100 languages.
         words.append("model=e5_small")
     words += _set_words(report)
@@ -347,6 +351,7 @@ def _set_record(report: Report, survey: Survey) -> dict[str, object]:
         "conflicts": one.conflicts,
         "shown_duplicates": [asdict(shown) for shown in one.shown_duplicates],
         "shown_conflicts": [asdict(shown) for shown in one.shown_conflicts],
+        "language": survey.letters.language(),
     }
 
 

@@ -3,7 +3,6 @@
 Axes: N usable rows of a set.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +16,11 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
 from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
-from nlu.data.pieces import IDEOGRAPHS, PIECES
+from nlu.data.pieces import PIECES
 from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
+from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.spans import tags_of_spans
 from nlu.data.targets.tags import Tags, split_tag, to_bio
@@ -32,7 +32,6 @@ MOST_LABELS = 100_000
 MOST_CLASSES = 50
 """more distinct integers than these are numbers, not classes"""
 NO_LABEL = "(none)"
-CHINESE = re.compile(rf"\A[^\u3040-\u30ff]*[{IDEOGRAPHS}][^\u3040-\u30ff]*\Z")
 Advance = Callable[[int], None]
 
 
@@ -80,8 +79,7 @@ class Survey:
     """whether every label so far is a number"""
     is_several: bool = False
     """whether a row may have several labels"""
-    chinese: int = 0
-    """rows with Chinese characters and without kana"""
+    letters: Letters = field(default_factory=Letters)
     seen: Collector | None = None
     """what is doubtful in the rows"""
     unknown: Unknown | None = None
@@ -164,7 +162,7 @@ def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterat
 def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
     layout = survey.source.layout
     texts = [spoken_texts(layout, values) for values in rows]
-    survey.chinese += sum(CHINESE.search(text) is not None for text in map("".join, texts))
+    survey.letters.add(texts)
     labels = [label_of(values) for values in rows]
     _count_labels(survey, labels, rows)
     if tokenizer is None:

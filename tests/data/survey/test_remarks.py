@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nlu.data.dataset import SourceFile
 from nlu.data.reader import BadRow, BadRows
 from nlu.data.reading import Reading
+from nlu.data.survey.letters import Letters
 from nlu.data.survey.report import Report, command, histogram, numbers_of, percentiles, remarks, report_on
 from nlu.data.survey.walk import Source, Survey, Unknown
 from nlu.data.tokenizing import wordpiece
@@ -23,7 +24,7 @@ TABLE: dict[str, Any] = {"text": "text", "label": "label"}
 def survey(
     name: str, labels: Sequence[str], *, texts: Sequence[int] | None = None, tokens: Sequence[int] | None = None,
     fields: dict[str, Any] = TABLE, files: Sequence[SourceFile] | None = None, file_format: str = "auto",
-    header: bool | None = None, **changes: Any,
+    header: bool | None = None, letters: str = "a", **changes: Any,
 ) -> Survey:  # fmt: skip
     """A survey of rows with these labels, the numbers of their texts and how many tokens each has."""
     reading = Reading(fields, file_format, header, None, None)
@@ -35,6 +36,8 @@ def survey(
     found.target_N = np.array([hash(label) for label in labels], np.int64)
     found.tokens_N = np.array([5] * count if tokens is None else tokens, np.int32)
     found.characters_N = 2 * found.tokens_N
+    found.letters = Letters()
+    found.letters.add([[letters]])
     return found
 
 
@@ -75,6 +78,8 @@ BAD.add(Path("a.csv"), BadRow(1, "text", "", "is empty"))
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(2)}, []),
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(3)},
          ["1.5% of the tokens are unknown to the tokenizer, which may be for another language"]),
+        ({"labels": FINE, "letters": "a\ufffd\ufffd"}, ["2 damaged or private characters, which suggest"]),
+        ({"labels": FINE, "letters": "a\u200b"}, ["1 invisible or control character; tokenizers drop them"]),
     ],
 )  # fmt: skip
 def test_remarks_on_a_set_name_only_its_anomalies(one: dict[str, Any], said: list[str]) -> None:
@@ -168,8 +173,7 @@ OF_FILE = f"data=files data.train=train.csv {FIELDS} data.max_len=128"
     ("surveys", "model", "words"),
     [
         ([{}], None, f"model=e5_small {OF_FILE}"),
-        ([{"chinese": 2}], None, OF_FILE),
-        ([{"chinese": 1}], None, f"model=e5_small {OF_FILE}"),
+        ([{"letters": "好"}], None, OF_FILE),
         ([{}], "hf://m", f"model.pretrained=hf://m {OF_FILE}"),
         ([{"texts": [0, 0, 2, 3], "labels": [*"xxyy"]}], "m",
          f"model.pretrained=m {OF_FILE} data.drop_duplicates=true"),

@@ -88,13 +88,3 @@ def test_spans_are_counted_where_they_begin_in_any_scheme(tmp_path: Path, tags: 
 )  # fmt: skip
 def test_equal_labels_are_one_text_however_they_are_written(values: dict[str, Any], label: str) -> None:
     assert label_of(values) == label
-
-
-@pytest.mark.parametrize(
-    ("text", "is_chinese"),
-    [("我 love it", True), ("love it", False), ("寿司を", False), ("カ寿", False), ("한", False)],
-)
-def test_texts_with_chinese_characters_are_chinese_unless_they_have_kana(
-    tmp_path: Path, text: str, is_chinese: bool
-) -> None:
-    assert walked(source_of(tmp_path / "t.jsonl", [{"text": text}], {"text": "text"})).chinese == is_chinese
