@@ -1,8 +1,6 @@
-"""The keys of the commands that use a trained run.
+"""The keys of the commands that use a trained run, and of `nlu.scan`.
 
 This module imports nothing heavy, as `nlu.config.schema` does not.
-
-The keys of `nlu.scan`. This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
 from dataclasses import dataclass, field, fields

@@ -1,12 +1,13 @@
-"""Read overrides one by one: quote what Hydra's grammar takes only in quotes, and explain what it cannot read.
+"""The command line before Hydra reads it.
 
-The command line before Hydra reads it: its flags, `--rerun RUN`, short forms, completion in a shell.
+Its flags, `--rerun RUN` and short forms are written out. Overrides are read one by one: what Hydra's grammar takes only
+in quotes is quoted, and what it cannot read is explained.
 
 Hydra's flags are those that its manual names for 1.4; a test compares them with what `--hydra-help` prints.
 
-Completion is Hydra's: after `nlu-train -sc install=bash` the shell asks `nlu-train -sc query=bash` at each Tab. Hydra
-completes installed commands and `python FILE`, but not `python -m MODULE`. So users complete `nlu-train`, which is the
-same as `python -m nlu.train`.
+Completion in a shell is Hydra's: after `nlu-train -sc install=bash` the shell asks `nlu-train -sc query=bash` at each
+Tab. Hydra completes installed commands and `python FILE`, but not `python -m MODULE`. So users complete `nlu-train`,
+which is the same as `python -m nlu.train`.
 """
 
 import argparse

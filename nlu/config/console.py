@@ -1,6 +1,7 @@
 """What commands print: text that a reader may stop reading, the verdict of a dry run, tracebacks without secrets.
 
-The entry of commands with files and flags but no configuration; messages and exit codes are those of `app`.
+`run_command` is the entry of commands with files and flags but no configuration; their messages and exit codes are
+those of `nlu.config.entry.app`.
 """
 
 import argparse

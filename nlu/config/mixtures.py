@@ -1,8 +1,6 @@
-"""The sets of a mixture, each with its task, as ordinary configurations of one set and one task.
+"""A mixture: each set with its task as an ordinary configuration, and the rules that hold besides those of one set.
 
 This module imports nothing heavy, because validation needs it.
-
-Rules of a configuration with several training sets, in addition to the rules for each set.
 """
 
 import re

@@ -1,12 +1,12 @@
-"""The variables of the environment with endpoints and credentials, which drivers, errors and redaction name.
-
-`_fetch.py` of the launcher for PAI cannot read this table, since it runs before nlu is installed.
-
-What a secret looks like: in an address, on a command line, in a configuration, as the name of a file or variable.
+"""What a secret looks like: in an address, on a command line, in a configuration, as the name of a file or variable.
 
 This is the only file that decides it. A configuration with credentials is refused when it is checked, since it is
 written to run folders, logs and studies; credentials come from the environment. Everything that is written or shown
 still passes through `hide`, `hide_setting` or `without_secrets`, since a library may repeat what it was given.
+
+The variables of the environment with endpoints and credentials are listed here too, for drivers and messages.
+`_fetch.py` of the launcher for PAI cannot read this list, since it runs before nlu is installed.
+
 (A file named after secrets would count as a file of secrets itself.)
 """
 

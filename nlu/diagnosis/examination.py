@@ -1,6 +1,7 @@
-"""Reasons why a score may differ that need a computation: the rows, the weights, and predictions for some rows.
+"""All checks of doctor, section by section.
 
-All checks of doctor, section by section.
+The reasons why a score may differ that need a computation are found here: by the rows, the weights, and predictions for
+some rows.
 """
 
 import tempfile

@@ -1,9 +1,4 @@
-"""The installed software: versions against the requirements of nlu, and which copy of nlu is imported.
-
-The folders of runs and of the cache: whether they can be written and locked, and the free space.
-
-This machine: devices, threads, number formats, equal scores, and a sum over ranks, as in each training step.
-"""
+"""What doctor says of this machine: installed software, folders, devices, number formats, and a sum over ranks."""
 
 import importlib.metadata
 import importlib.util

@@ -1,12 +1,7 @@
-"""Steps under torch's profiler: its tables by operator and module, and a trace for a browser.
+"""Profile some steps of a run without its folder, or the prediction of rows with a trained run.
 
-The profiler slows everything down that is short, so speeds are measured without it, by `nlu.diagnosis.profiling`.
-
-What `nlu.profile` found: its numbers, and what to change first.
-
-Profile the prediction of rows with a trained run: reading, tokenizing, forward passes, writing.
-
-Profile some steps of a run without its folder: time by phase, torch's tables, what to change first.
+A profile has the time by phase, torch's tables by operator and module, a trace for a browser, and what to change first.
+The profiler slows everything down that is short, so speeds are measured without it.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Two facts that tell whether a classifier has begun to learn, each against a number that is known in advance.
+"""What the records of a run say of it: whether it has begun to learn, and reasons why its score may differ.
 
-Reasons why a score may differ, from the records of a run: its end, code, versions, machine, settings.
+Such reasons are its end, code, versions, machine and settings.
 """
 
 import math

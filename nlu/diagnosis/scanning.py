@@ -1,6 +1,7 @@
-"""How fast steps are by the size of the micro-batch, and the smallest size that is about as fast as any.
+"""Scan the learning rate or the batch size of a configuration: build its run, take steps, print, draw.
 
-Scan the learning rate or the batch size of a configuration: build its run, take steps, print, draw.
+A scan of the batch size finds how fast steps are by the size of the micro-batch, and the smallest size that is about as
+fast as any.
 """
 
 from collections.abc import Callable, Iterator

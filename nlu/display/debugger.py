@@ -1,6 +1,6 @@
-"""Who uses the terminal: a debugger has it for itself, while nothing is drawn and the other processes wait.
+"""What `breakpoint()` does in a run: one of its processes at a time has the terminal, until the user continues.
 
-What `breakpoint()` does in a run: one of its processes at a time has the terminal, until the user continues.
+Meanwhile nothing is drawn, and the other processes wait.
 """
 
 import os

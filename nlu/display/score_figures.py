@@ -1,6 +1,6 @@
-"""The scores of an evaluation as tables and figures.
+"""The scores of evaluations as tables and figures: of one run by itself, and of several runs compared.
 
-Figures that compare several runs, as files and as one page that needs no other file.
+A comparison is written as files and as one page that needs no other file.
 
 Axes: K configurations, N classes.
 """

@@ -1,6 +1,6 @@
-"""The keys of the methods of distillation, and what rules between groups know of them; see `nlu.config.keys`.
+"""The keys of the methods of distillation (see `nlu.config.keys`), and the rules of teachers.
 
-The rules of teachers, which validation calls with the whole configuration before anything heavy is imported.
+Validation calls the rules with the whole configuration before anything heavy is imported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,14 +1,11 @@
 """A trained run as a teacher: loaded, checked against the student, and its logits for rows of texts.
 
-Axes: N rows, U units of a row, C labels.
-
-The logits of a teacher for every example of a training set, computed once or read from a file of predictions.
-
 A teacher has no dropout and its logits for a row depend on that row only, so those of every epoch are the same numbers:
-one pass over the set replaces one in each epoch. They are kept in the cache under a name of all that they depend on, so
-the ranks of a run, its seeds and its continuation after a kill share one pass; each fold has its own rows.
+one pass over the training set replaces one in each epoch. They are kept in the cache under a name of all that they
+depend on, so the ranks of a run, its seeds and its continuation after a kill share one pass; each fold has its own
+rows. They can also be read from a file of predictions.
 
-Axes: N examples, R rows of logits (examples or units), C labels.
+Axes: N rows or examples, U units of a row, R rows of logits (examples or units), C labels.
 """
 
 import hashlib

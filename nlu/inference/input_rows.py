@@ -1,6 +1,6 @@
 """Rows to predict, of a program or a client or in a file, and a report of those that cannot be used.
 
-Which columns of a file hold the texts that a run reads, and whether its first row names them.
+For a file it is decided which columns hold the texts that a run reads, and whether its first row names them.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""The keys of the number format that only predicts; see `nlu.config.keys`.
+"""The keys of the number format that only predicts (see `nlu.config.keys`), and which commands can use it.
 
-Which commands can use int8, without importing torch.
+This module imports nothing heavy, because validation needs it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,7 @@
 """The formats of predicted rows: csv, tsv, jsonl, parquet and tables of MaxCompute.
 
 If the output has the format of the input, the original bytes of each row are kept. Otherwise rows are written from
-their columns.
-
-Predicted rows as a parquet file, and as the parquet file that is uploaded to a table of MaxCompute.
+their columns. The rows of a table are uploaded as a parquet file.
 """
 
 import csv

@@ -1,14 +1,11 @@
-"""How much the loss of a run depends on each attention head.
+"""Remove attention heads of a run: a new run without those on which the loss depends least.
 
-Michel et al. 2019 (https://arxiv.org/abs/1905.10650), section 4.1: I_h = E_x |d L(x) / d m_h|, where m_h = 1 multiplies
-the output of head h. Values of a layer are divided by the root of the sum of their squares, as there.
+The importance of a head is that of Michel et al. 2019 (https://arxiv.org/abs/1905.10650), section 4.1:
+I_h = E_x |d L(x) / d m_h|, where m_h = 1 multiplies the output of head h. Values of a layer are divided by the root of
+the sum of their squares, as there.
 
 Axes: N examples, R rows of a batch (tokens, or first tokens of sequences), S sequences, H heads of a layer, E width of
 a head.
-
-Remove attention heads of a run: a new run without the least important ones.
-
-Axes: H heads of a layer.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Further results of a scored set: confidence intervals, calibration, confusion matrix, scores of queries.
+"""Score a trained run, or the initial weights of a configuration, on this rank.
 
-Score a trained run, or the initial weights of a configuration, on this rank.
-
-A trained run is compared with the scores that it recorded; reasons why they may differ are named.
+Further results of a set are confidence intervals, calibration, confusion matrix and scores of queries. A trained run is
+compared with the scores that it recorded; reasons why they may differ are named.
 
 Axes: N rows of a set.
 """

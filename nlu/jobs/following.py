@@ -1,6 +1,6 @@
 """Follow jobs from their submission to their end: a line for each event.
 
-Jobs that an earlier command submitted into a folder: list, follow and cancel them.
+Jobs that an earlier command submitted into a folder are listed, followed and cancelled by its records.
 """
 
 import contextlib

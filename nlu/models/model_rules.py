@@ -1,8 +1,6 @@
-"""Which layers of pretrained weights a smaller encoder starts from (`model.keep_layers`).
+"""The rules of encoders, which validation calls with the whole configuration before anything heavy is imported.
 
-This module imports nothing heavy: validation uses it before torch is imported.
-
-The rules of encoders, which validation calls with the whole configuration before anything heavy is imported.
+They include which layers of pretrained weights a smaller encoder starts from (`model.keep_layers`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

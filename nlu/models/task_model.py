@@ -1,10 +1,6 @@
-"""An encoder with the head of a task.
+"""An encoder with the head of a task, or with several heads that have names; and the contract of adapters.
 
 Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units), C outputs, D width.
-
-The contract of adapters.
-
-An encoder with several heads, each with a name. Axes: T tokens, N rows to be labelled, C outputs, D width.
 """
 
 import inspect

@@ -1,7 +1,4 @@
-"""The contract of optimizers, and the parameters that they get.
-
-What a step does with an optimizer: its rates, the update, and the moving average.
-"""
+"""The contract of optimizers, and what a step does with one: its rates, the update, and the moving average."""
 
 import inspect
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,7 @@
 """What distinguishes configurations: the keys that a table shows as columns, and the names of curves in a figure.
 
-The runs that conditions of a command line keep: `KEY=VALUE` of their configuration, or a text in folder or note.
+`selected` keeps the runs that meet conditions of a command line: `KEY=VALUE` of their configuration, or a text in
+folder or note.
 """
 
 import os

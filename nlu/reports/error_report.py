@@ -1,8 +1,8 @@
 """The errors of a run: one pass over its predictions, then tables of the error rate by properties of the rows.
 
-Axes: N records.
+They are printed on a terminal, or returned as JSON.
 
-The errors of a run in a terminal and as JSON.
+Axes: N records.
 """
 
 import heapq

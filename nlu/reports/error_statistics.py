@@ -1,7 +1,7 @@
-"""How often predictions of some rows are wrong, or how far off, with a 95 % interval. Axes: N rows.
+"""How often predictions of some rows are wrong, or how far off, with a 95 % interval; and labels that may be wrong.
 
-Labels that may be wrong, by confident learning over out-of-fold probabilities, which cleanlab computes (extra
-`errors`): Northcutt, Jiang and Chuang, Journal of Artificial Intelligence Research 70, 2021.
+Suspected labels come from confident learning over out-of-fold probabilities, which cleanlab computes (extra `errors`):
+Northcutt, Jiang and Chuang, Journal of Artificial Intelligence Research 70, 2021.
 
 Axes: N rows, C classes, M suspected rows.
 """

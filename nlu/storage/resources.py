@@ -1,11 +1,10 @@
-"""Models, and files of data sets, on the Hugging Face hub: fetched by huggingface_hub into its own cache.
-
-HF_ENDPOINT, HF_TOKEN and HF_HUB_CACHE of the environment are huggingface_hub's.
-
-`fetch`: any file or folder that a configuration names, as a path on this machine.
+"""`fetch`: any file or folder that a configuration names, as a path on this machine.
 
 Configurations name data sets and weights by reference, so that a run starts on a bare machine without a set-up step. A
 file may change under its name, so stores and servers are asked each time, and the cache goes by their response.
+
+Models and data sets of the Hugging Face hub are fetched by huggingface_hub into its own cache. HF_ENDPOINT, HF_TOKEN
+and HF_HUB_CACHE of the environment are its variables.
 """
 
 import logging

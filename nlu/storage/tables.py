@@ -1,17 +1,14 @@
 """Tables of MaxCompute, by PyODPS: odps://PROJECT/tables/NAME[/KEY=VALUE...].
 
 A table is read by Arrow into the cache as parquet, and fetched again when the service says that its data changed.
-`nlu.storage.tables` writes tables.
+
+Rows are written through the table tunnel in blocks of Arrow batches, which are invisible until the last request, the
+commit, shows all of them at once. A file marks that the rows of a command may be in the table. The same command, after
+a kill or a lost answer, then counts the rows there and never adds them twice.
 
 The keys of the account come from ALIBABA_CLOUD_ACCESS_KEY_ID and _SECRET, the address of the service from
 ODPS_ENDPOINT, and the address of the tunnel, if the service does not give it, from ODPS_TUNNEL_ENDPOINT. Read in PyODPS
 0.13.2; tested only against a fake service.
-
-Writing rows to a table of MaxCompute.
-
-Rows are sent through the table tunnel in blocks of Arrow batches, which are invisible until the last request, the
-commit, shows all of them at once. A file marks that the rows of a command may be in the table. The same command, after
-a kill or a lost answer, then counts the rows there and never adds them twice.
 """
 
 import logging

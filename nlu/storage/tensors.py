@@ -1,8 +1,8 @@
-"""A checksum of arrays, as fast as memory, to notice damage of files. Axes: B bytes, C chunks.
+"""Files of tensors that notice damage: safetensors with a checksum, which is compared when they are read.
 
-Files of tensors that notice damage: safetensors with a checksum, which is compared when they are read.
+The checksum is as fast as memory. A file of another program has none, and is read as it is.
 
-A file of another program has none, and is read as it is.
+Axes: B bytes, C chunks.
 """
 
 import zlib

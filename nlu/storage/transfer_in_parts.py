@@ -1,7 +1,4 @@
-"""Progress bars of transfers.
-
-Large files in parts, in both directions, each complete or not at all.
-"""
+"""Large files in parts, in both directions, each complete or not at all, with a progress bar."""
 
 import os
 import sys

@@ -1,11 +1,9 @@
 """The contract of tasks: the target of examples, the terms of the loss, predictions and scores.
 
-The training loop uses a task only through this contract.
+The training loop uses a task only through this contract. `undefined` finds metrics that are no number whatever a model
+predicts, since the rows of the set decide it.
 
-Axes: B examples, S sequences, U units, N rows of logits (examples or units),
-C labels, T tokens, D width.
-
-Metrics that are no number whatever a model predicts, since the rows of the set decide it. Axes: N examples.
+Axes: B examples, S sequences, U units, N rows of logits (examples or units), C labels, T tokens, D width.
 """
 
 from collections.abc import Mapping

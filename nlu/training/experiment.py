@@ -1,9 +1,7 @@
-"""The repeats of a configuration, one run for each fold and seed, one after another in their own folders.
+"""The experiment of a command on this rank: one run, or its repeats, one for each fold and seed.
 
-A repeat is an ordinary run, with the same bytes as `fold=K seed=S`. The folder above contains the configuration, the
-means over the repeats and the joined predictions of the folds.
-
-The experiment of a command on this rank: one run, or one for each fold and seed.
+Repeats run one after another in their own folders. A repeat is an ordinary run, with the same bytes as `fold=K seed=S`.
+The folder above contains the configuration, the means over the repeats and the joined predictions of the folds.
 """
 
 import json

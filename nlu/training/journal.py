@@ -1,11 +1,10 @@
-"""`inspect=true`: norms of gradients, weights and updates by module, at the steps that write a row of train.tsv.
-
-Nothing that is trained changes: norms are read between the gradient and the update, and after it.
-
-Further outputs of a run: what the model recorded, what was seen inside of it, and all numbers for the tracker.
+"""Further outputs of a run: what the model recorded, what was seen inside of it, and all numbers for the tracker.
 
 Rank 0 writes. The recordings of `nlu.runs.summary` are summed over the ranks at each row of train.tsv and before each
 save. The state contains the sums since the last row, so a continued run writes the same rows.
+
+With `inspect=true`, the steps that write a row of train.tsv also write the norms of gradients, weights and updates by
+module. Nothing that is trained changes: norms are read between the gradient and the update, and after it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
-"""The memory of this machine and of this process: what is free, and the largest amount that some work has taken.
+"""Memory of this machine, this process and the device: what is free, what some work has taken, and when it runs out.
 
-Running out of memory: how it is recognized, what is released, and how a batch is divided.
+Running out is recognized by the error; then memory is released, and the batch is divided.
 """
 
 import ctypes

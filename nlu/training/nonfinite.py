@@ -1,8 +1,7 @@
-"""PyTorch's anomaly detection, as an error that names the operation whose gradient is NaN.
+"""A step whose loss or gradient is not finite, or whose loss is too large: its rows, and where that began.
 
-A step whose loss or gradient is not finite, or whose loss is too large: its rows, and where that began.
-
-Nothing here runs in a healthy step. Nothing was updated, so the passes of the step can be repeated.
+The search runs only after such a step. Nothing was updated, so the passes of the step can be repeated. With
+`trainer.detect_anomaly`, torch watches every step instead, and its error names the operation whose gradient is NaN.
 
 Axes: B examples of a micro-batch.
 """

@@ -1,13 +1,9 @@
-"""Buffers that passes change and checkpoints contain, such as the running statistics of batch norm.
-
-A step that was handed to the device, and its numbers once they have arrived.
-
-The forward and backward passes of a step: this rank's rows of each micro-batch, and their gradient.
+"""The forward and backward passes of a step: this rank's rows of each micro-batch, and their gradient.
 
 The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
 The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
-a short last batch, and nothing is divided afterwards. Passes change only gradients, and buffers that are put back, so
-they can be run again.
+a short last batch, and nothing is divided afterwards. Passes change only gradients, and buffers that are put back (such
+as the running statistics of batch norm, which checkpoints contain), so they can be run again.
 
 Axes: B examples of a micro-batch.
 """

@@ -1,8 +1,7 @@
-"""What this machine computes fast: the instruction sets of its processor.
+"""Number formats: the contract of the group `precision`, and fp32 and bf16, which need no loss scale.
 
-Number formats: the contract of the group `precision`, and fp32 and bf16, which need no loss scale.
-
-Weights, gradients and the optimizer's state stay fp32.
+Weights, gradients and the optimizer's state stay fp32. Whether a processor computes a format fast is read from its
+instruction sets.
 """
 
 from collections.abc import Mapping

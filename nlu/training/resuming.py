@@ -1,7 +1,4 @@
-"""The tensors in `last`, from which training continues, gathered from every rank.
-
-Continue from a saved state: the conditions for it, and the differences that change bytes.
-"""
+"""Save `last` and continue from it: the tensors of every rank, and the differences that prevent it or change bytes."""
 
 import logging
 import platform

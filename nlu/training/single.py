@@ -1,6 +1,6 @@
-"""Why a run ends before it is complete, as its log keeps it.
+"""One run in one folder, on this rank: from its validated configuration to result.json.
 
-One run in one folder, on this rank: from its validated configuration to result.json.
+If it ends before it is complete, its log says why.
 """
 
 import logging

@@ -1,15 +1,12 @@
-"""The command of a job as text: shell for DLC, letters and digits for MaxCompute. Every value arrives as it was given.
+"""What goes to a job: its command and the archive of the code. What it would lack elsewhere is found beforehand.
 
 A job fetches the archive of its code into an empty folder, checks its digest and becomes its program. MaxCompute
-unpacks the archive itself, and `_entry.py` in the archive does the rest.
+unpacks the archive itself, and `_entry.py` in the archive does the rest. The command is shell for DLC, letters and
+digits for MaxCompute, and every value arrives as it was given.
 
-The archive of the code that goes to a job: the files that git tracks.
-
-Changes that are not committed go along. A link to a file of the project is replaced by its target. Links to folders
-stay here, and files whose names look secret. The same files give the same bytes and the same name, and are uploaded
-once.
-
-What a job elsewhere would not find or could not leave: files of this machine, and storages of this machine.
+The archive has the files that git tracks, with changes that are not committed. A link to a file of the project is
+replaced by its target. Links to folders stay here, and files whose names look secret. The same files give the same
+bytes and the same name, and are uploaded once.
 """
 
 import base64

@@ -1,6 +1,4 @@
-"""Requests to a service of PAI: the keys that sign them, and how they fail.
-
-`hydra/launcher=pai` as a queue: the checks before a submission, where the run of a job is kept, how it comes back.
+"""`hydra/launcher=pai` as a queue: the checks before a submission, where the run of a job is kept, how it comes back.
 
     OSS_FOLDER/code/DIGEST.tar.gz    the archive of the code, of DLC jobs
     OSS_FOLDER/runs/NAME/NUMBER      the mirror of the run of a job, unless the command has mirror=
@@ -11,6 +9,8 @@ the run up to date. A job that is started again continues from it, and results c
 A job carries the token of its submission. If the answer to a submission is lost, the launcher asks for jobs with the
 token (`find`) before it submits again. If the service lists a job so late that a second one is made, the mirror
 accepts only one of them.
+
+Requests are signed with keys of the environment, and fail as a service that is away or as one that refuses.
 """
 
 from __future__ import annotations

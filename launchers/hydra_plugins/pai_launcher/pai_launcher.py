@@ -1,6 +1,4 @@
-"""The keys of `hydra/launcher=pai`, and everything that is wrong with their values, at once.
-
-The plugin that Hydra finds, and its keys.
+"""The plugin `hydra/launcher=pai`, its keys, and everything that is wrong with their values, at once.
 
 Hydra imports this at every start, so the clients of the services are imported only when their queue is opened.
 """

@@ -1,6 +1,6 @@
-"""Keys of hydra/launcher=local and slurm, imported at every start; conf/hydra/launcher/*.yaml explain them.
+"""The plugins `hydra/launcher=local` and `slurm`, and their keys, which conf/hydra/launcher/*.yaml explain.
 
-The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.jobs`.
+Hydra imports this at every start; heavy imports are in `_launch` and `nlu.jobs`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Check the values of a target's keys with pydantic, and say which rule a value breaks, and what to write instead.
+"""Check a whole configuration against the schemas of its targets, before anything is built; report all problems.
 
-Check a whole configuration against the schemas of its targets, before anything is built; report all problems.
+pydantic checks the values of a target's keys. A problem names the rule that a value breaks, and what to write instead.
 """
 
 import re

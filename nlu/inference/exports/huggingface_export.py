@@ -5,18 +5,13 @@ Each run of a native encoder is written as a model that transformers has:
 - tags: ElectraForTokenClassification;
 - a text by its first token: ElectraForSequenceClassification. Its head computes gelu(W h + b) before the last layer.
   Since gelu(z) - gelu(-z) = z, rows z and -z in W give the linear layer of the run, up to rounding;
-- a text by the pooler of BERT, or by a head of two layers with tanh: BertForSequenceClassification; with gelu: ELECTRA.
+- a text by the pooler of BERT, or by a head of two layers with tanh: BertForSequenceClassification; with gelu: ELECTRA;
+- masked words (task=mlm): BertForMaskedLM, with the head under `cls.predictions`, or ElectraForMaskedLM where word
+  vectors are narrower than the layers. The scores of words are compared before it is published.
 
 A run with `model=hf` keeps its architecture, with the head of transformers that it was trained with.
 
-Axes: C outputs, D width.
-
-A run of task=mlm as a model of transformers that predicts masked words, checked before it is published.
-
-A native encoder is written as BertForMaskedLM, with the head under `cls.predictions`, or as ElectraForMaskedLM where
-word vectors are narrower than the layers; one of transformers keeps its architecture.
-
-Axes: N texts, T tokens of the longest, V words.
+Axes: N texts, T tokens of the longest, V words, C outputs, D width.
 """
 
 import inspect

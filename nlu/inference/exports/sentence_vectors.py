@@ -1,8 +1,9 @@
-"""The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width.
+"""Runs that give vectors of texts, as folders that other programs load.
 
-The vectors of model=static as a folder that model2vec loads, and sentence-transformers as its StaticEmbedding.
+The encoder of a siamese run is written for sentence-transformers. The vectors of model=static are written for model2vec
+and, as its StaticEmbedding, for sentence-transformers.
 
-Axes: V words, D width.
+Axes: N texts, V words, D width.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,11 +5,10 @@ torch's operators in the last bits. They have the same bits in any batch, on any
 that can compute them (`layers.c`). Calls release Python's lock: parts of a large batch are computed by as many
 threads as torch has, and several threads can predict different batches at the same time.
 
+The machine's own compiler builds `layers.c` on first use, and the library is kept in the cache. `quantize` replaces
+only the linear layers of a loaded encoder, for torch's operators, and needs no compiler.
+
 Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
-
-A loaded BERT encoder in int8: its linear layers are replaced from outside, or all of its layers by one call of C.
-
-A source of C as a library: built by the machine's own compiler on first use, and kept in the cache.
 """
 
 import ctypes

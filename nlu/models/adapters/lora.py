@@ -1,11 +1,8 @@
-"""LoRA in folders of peft (https://github.com/huggingface/peft): the names of layers, and matrices to begin with.
-
-Axes: I input features, O output features, R the rank.
-
-LoRA: adds a product of two small matrices to linear layers of a frozen encoder.
+"""LoRA: adds a product of two small matrices to linear layers of a frozen encoder.
 
 Hu et al. 2021 (https://arxiv.org/abs/2106.09685), section 4.1: W x + (alpha / r) B A x, where A has r rows and B starts
-at 0. Only A, B, the head and what model.pooling trains are trained.
+at 0. Only A, B, the head and what model.pooling trains are trained. Matrices may begin as those of a folder of peft
+(https://github.com/huggingface/peft).
 
 Axes: I input features, O output features, R the rank.
 """

@@ -1,9 +1,8 @@
-"""The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base.
-
-The modules of the BERT encoder: embeddings and post-norm transformer layers over packed batches.
+"""The modules of the BERT encoder: embeddings and post-norm transformer layers over packed batches.
 
 Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3. Parameter names are those of Hugging Face's BERT,
-except that query, key and value are one matrix, `attention.self.qkv`.
+except that query, key and value are one matrix, `attention.self.qkv`. Sizes come from the keys of a run, else from the
+configuration of pretrained weights, else from BERT-base.
 
 Axes: T tokens of all sequences, S sequences, D width.
 """

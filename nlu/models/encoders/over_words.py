@@ -1,10 +1,9 @@
-"""The texts of a batch one by one, padded to the longest: for encoders that read the texts of a pair separately.
+"""What the encoders share that are trained from scratch over a table of word vectors.
 
-Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
+Those that read the texts of a pair separately see the texts of a batch one by one, padded to the longest.
 
-What the encoders share that are trained from scratch over a table of word vectors.
-
-Axes: T tokens of all sequences, V words of the vocabulary, D width.
+Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width, V words of
+the vocabulary.
 """
 
 from collections.abc import Sequence

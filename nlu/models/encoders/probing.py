@@ -1,8 +1,7 @@
-"""The queries, keys and values that layers of transformers compute.
+"""Models of transformers, built with random weights and tried with short texts.
 
-Models of transformers, built with random weights and tried with short texts.
-
-What cannot work, or not independently of padding, is refused with its reason before anything is trained.
+What cannot work, or not independently of padding, is refused with its reason before anything is trained. The queries,
+keys and values of their layers are found by the names of modules.
 
 Axes: S texts, L tokens of the longest, D width.
 """

@@ -1,15 +1,14 @@
-"""Attention heads that a native encoder lacks: which ones, and its weights without them or with zeros in their place.
+"""The weights of a smaller encoder: those of some layers only, and those of layers that lack some attention heads.
 
-A layer without some of its heads has smaller matrices: rows of queries, keys and values, and columns of the projection
-after attention (Michel et al. 2019, https://arxiv.org/abs/1905.10650). Heads keep the numbers that they had before;
-`pruned_heads` in config.json, {layer: [head, ...]}, names those that are gone, as transformers up to version 4 does.
+Layers: Sanh et al. 2019 (DistilBERT, https://arxiv.org/abs/1910.01108), section 3, "Student initialization". The
+vectors of words, positions and segments, and all that is above the layers, are kept.
+
+Heads: a layer without some of its heads has smaller matrices: rows of queries, keys and values, and columns of the
+projection after attention (Michel et al. 2019, https://arxiv.org/abs/1905.10650). Heads keep the numbers that they had
+before; `pruned_heads` in config.json, {layer: [head, ...]}, names those that are gone, as transformers up to version 4
+does. Zeros can stand in the place of missing heads.
 
 Axes: D width of the encoder, E width of a head.
-
-Pretrained weights of which only some layers are read, so that a smaller encoder starts from them.
-
-Sanh et al. 2019 (DistilBERT, https://arxiv.org/abs/1910.01108), section 3, "Student initialization". The vectors of
-words, positions and segments, and all that is above the layers, are kept.
 """
 
 import logging

@@ -1,11 +1,10 @@
-"""Conversion between the parameter names of TensorFlow encoders (BERT, ELECTRA) and those of Hugging Face.
-
-The rest of the package uses only the names of Hugging Face; TensorFlow checkpoints are renamed when they are read.
-
-Writing TensorFlow checkpoints (V2 format) without TensorFlow: the inverse of `nlu.models.formats.tensorflow`.
+"""Writing TensorFlow checkpoints (V2 format) without TensorFlow: the inverse of `nlu.models.formats.tensorflow`.
 
 One data file has the tensors in the order of their names. The index is a LevelDB table with an entry for each tensor,
 which includes the checksum that TensorFlow verifies.
+
+The rest of the package uses only the parameter names of Hugging Face. The names of TensorFlow's encoders (BERT,
+ELECTRA) are converted here, in both directions.
 """
 
 import re

@@ -1,20 +1,16 @@
-"""Vectors of words from an encoder: its output for each word by itself, for a model without attention.
+"""Word vectors for the table of an encoder: from a text file (word2vec's and fastText's .vec, GloVe) or an encoder.
 
-Tulkens & van Dongen 2024 (https://github.com/MinishLab/model2vec) distil sentence encoders in this way: the mean of the
-encoder's outputs over a word's tokens and the special tokens around them, and the first principal components of all
-these means. Differences: the vectors are scaled to the standard deviation of random ones, 0.1, so that a learning rate
-suits both; `model=static` weighs words by their frequency in the training texts, where model2vec guesses it from their
-rank in the vocabulary.
+A line of a file is a word and its numbers, separated by spaces. A first line of two integers, the number of words and
+their width, is skipped. Words may contain spaces, as some of GloVe do.
 
-Axes: V words of the vocabulary, N words with an output, D width of the encoder, W width of a word vector.
+The vector of a word from an encoder is its output for the word by itself, for a model without attention. Tulkens & van
+Dongen 2024 (https://github.com/MinishLab/model2vec) distil sentence encoders in this way: the mean of the encoder's
+outputs over a word's tokens and the special tokens around them, and the first principal components of all these means.
+Differences: the vectors are scaled to the standard deviation of random ones, 0.1, so that a learning rate suits both;
+`model=static` weighs words by their frequency in the training texts, where model2vec guesses it from their rank in the
+vocabulary.
 
-Word vectors for the table of an encoder: from a text file (word2vec's and fastText's .vec, GloVe), or from another
-encoder (`nlu.models.formats.vectors`).
-
-A line is a word and its numbers, separated by spaces. A first line of two integers, the number of words and their
-width, is skipped. Words may contain spaces, as some of GloVe do.
-
-Axes: V tokens of the vocabulary, D width.
+Axes: V tokens of the vocabulary, N words with an output, D width of the encoder, W width of a word vector.
 """
 
 import gzip

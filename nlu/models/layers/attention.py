@@ -1,17 +1,11 @@
-"""Attention whose gradient has the same bits each time, in torch's deterministic mode.
+"""Self-attention over packed sequences: by length on a CPU, in one call on an accelerator.
 
-While that mode only warns, which is necessary because some operations lack a deterministic kernel, torch uses
-attention kernels that sum gradients in any order. So the mode is set to "error" for attention, forward and backward.
+Its gradient has the same bits each time in torch's deterministic mode. While that mode only warns, which is necessary
+because some operations lack a deterministic kernel, torch uses attention kernels that sum gradients in any order. So
+the mode is set to "error" for attention, forward and backward.
 
-Self-attention over packed sequences in one call, for an accelerator.
-
-Axes: T tokens of all sequences, B sequences, L the longest, H heads, E width of a head, D = H * E; Q queries of a
-sequence: L, or 1 if only first tokens have queries.
-
-Self-attention over packed sequences.
-
-Axes: T tokens of all sequences, B sequences, L the length of one, H heads, E width of a head, D = H * E; Q queries of a
-sequence: L, or 1 if only first tokens have queries; N = sequences of a group * H.
+Axes: T tokens of all sequences, B sequences, L the longest, or the length of all sequences of a group, H heads, E width
+of a head, D = H * E; Q queries of a sequence: L, or 1 if only first tokens have queries; N = sequences of a group * H.
 """
 
 import inspect

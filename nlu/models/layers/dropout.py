@@ -1,4 +1,4 @@
-"""Dropout whose masks, on a CPU, depend on the example and not on its batch.
+"""Dropout whose masks, on a CPU, depend on the example and not on its batch; and layers that compute themselves again.
 
 Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). In a training step each sequence has a stream
 of random numbers, a function of (seed, step, example, index of the sequence in its example), from which layers draw in
@@ -7,11 +7,9 @@ on an accelerator, where drawing on the host would cost more than all else, torc
 
 The models of transformers draw from torch's generator, which is seeded for each micro-batch of a rank.
 
-Gradient checkpointing: the tensors inside of a layer are computed again in the backward pass instead of kept.
-
-Chen et al. 2016 (https://arxiv.org/abs/1604.06174): only the inputs of layers are kept. torch restores its own random
-numbers and autocast; the streams of `nlu.models.layers.dropout`, and modes of torch that the first pass was in, are
-restored here, so the gradient has the same bits.
+Gradient checkpointing (Chen et al. 2016, https://arxiv.org/abs/1604.06174) keeps only the inputs of layers, and
+computes the tensors inside again in the backward pass. torch restores its own random numbers and autocast; these
+streams, and modes of torch that the first pass was in, are restored here, so the gradient has the same bits.
 """
 
 from collections.abc import Callable, Iterator, Sequence

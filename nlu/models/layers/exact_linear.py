@@ -1,6 +1,4 @@
-"""The functions between the two linear layers of a feed-forward block, by their names in configurations of weights.
-
-Linear layers. On a CPU the result of a linear layer for a row does not depend on the other rows.
+"""Linear layers: on a CPU the result for a row does not depend on the other rows. Also the activations between them.
 
 Matrix libraries choose the order of summation of a product by its number of rows, and a text would have another score
 alone than among others. Two things prevent that: MKL's strict mode, which nlu sets (`nlu.config.mkl`) and which
