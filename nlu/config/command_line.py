@@ -45,6 +45,26 @@ PRIOR = "prior="
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
 """What Hydra raises before a task starts for a command line or configuration file that it cannot use."""
 
+HIDDEN = "***"
+"""What replaces a secret in a run's file `overrides`."""
+_SWITCHES = {
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
+    "--shell-completion": "-sc",
+}
+_VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-name": "-cn", "--config-dir": "-cd"}
+_INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SHORT = {"folds": "folds.count", "input": "input.path"}
+"""Groups that may be written for one of their keys."""
+OURS = {"--interactive": "interactive=true", "--take": "take=true"}
+"""Flags that stand for a key."""
+FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
+"""The long names of Hydra's flags."""
+
 
 def quoted(argument: str) -> str:
     """Return an override with quotes around what Hydra reads only in quotes.
@@ -213,27 +233,6 @@ def said_of(error: BaseException) -> str:
     said = " ".join(str(error).split()).rstrip(".")
     reason = first_line(error.__cause__) if isinstance(error.__cause__, OmegaConfBaseException) else ""
     return said if not reason or reason.lower() in said.lower() else f"{said}: {reason}"
-
-
-HIDDEN = "***"
-"""What replaces a secret in a run's file `overrides`."""
-_SWITCHES = {
-    "--help": "-h",
-    "--hydra-help": None,
-    "--version": None,
-    "--resolve": None,
-    "--run": "-r",
-    "--multirun": "-m",
-    "--shell-completion": "-sc",
-}
-_VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-name": "-cn", "--config-dir": "-cd"}
-_INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-SHORT = {"folds": "folds.count", "input": "input.path"}
-"""Groups that may be written for one of their keys."""
-OURS = {"--interactive": "interactive=true", "--take": "take=true"}
-"""Flags that stand for a key."""
-FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
-"""The long names of Hydra's flags."""
 
 
 @dataclass(frozen=True)

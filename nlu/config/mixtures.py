@@ -17,6 +17,8 @@ MEAN = "mean"
 PARTS_OF_TASK = {"task": "tasks", "loss": "losses", "head": "heads"}
 """The groups that each set may choose, and the keys of task=composite with these choices."""
 
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
 
 def metrics_of(task: ConfigLike, constants: ConfigLike) -> list[str]:
     """Return the metrics that a task with these keys and class constants can have."""
@@ -85,9 +87,6 @@ def keys_of(name: str, text: str) -> str:
 
     # Only where a key begins: "data" within a path or a longer word stays.
     return re.sub(rf"(?<![\w./-])({'|'.join(whose)})(?=\.\w| is |=)", path, text)
-
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def mixture_problems(config: Config, of_one_set: Callable[[Config], list[str]]) -> Iterator[str]:

@@ -49,17 +49,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 PREFIXES = ("AWS_", "OSS_", "FSSPEC_", "ALIBABA_CLOUD_")
 """of all variables that the drivers of object stores read"""
 
-
-def name_of(service: str, role: str) -> str:
-    """Return the variable that a service reads for this role."""
-    return _NAMES[service][role]
-
-
-def credentials_of(service: str) -> list[str]:
-    """Return the variables with the credentials of a service; [] for an unknown one."""
-    return [name for role, name in _NAMES.get(service, {}).items() if role in (KEY, SECRET)]
-
-
 HIDDEN = "***"
 LAUNCHER = "hydra.launcher"
 LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
@@ -103,6 +92,16 @@ QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|pwd
 SECRET_USER_SCHEMES = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
 """schemes without login names: the part before @ is a token or key"""
 PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]*@")
+
+
+def name_of(service: str, role: str) -> str:
+    """Return the variable that a service reads for this role."""
+    return _NAMES[service][role]
+
+
+def credentials_of(service: str) -> list[str]:
+    """Return the variables with the credentials of a service; [] for an unknown one."""
+    return [name for role, name in _NAMES.get(service, {}).items() if role in (KEY, SECRET)]
 
 
 @lru_cache(maxsize=4096)

@@ -45,6 +45,13 @@ OTHERS_AGREE = 1e-5
 """how much predictions of encoders other than the native BERT may depend on the other rows of a batch"""
 Records = dict[int, Record]
 
+Look = Callable[[], Check | Iterable[Check]]
+INSTALL = "install nlu again in a separate environment: make train"
+RANKS = (
+    "on CUDA run it again with NCCL_DEBUG=INFO, then with NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1; on a CPU check "
+    "whether a firewall or GLOO_SOCKET_IFNAME separates processes; until then set trainer.devices=1"
+)
+
 
 def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples]) -> Iterator[Check]:
     """Check whether the files exist and are unchanged; adds the unchanged sets to `kept`."""
@@ -166,14 +173,6 @@ def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
         for name, digest in order["evaluated"]
         if digests.get(name) != digest
     ]
-
-
-Look = Callable[[], Check | Iterable[Check]]
-INSTALL = "install nlu again in a separate environment: make train"
-RANKS = (
-    "on CUDA run it again with NCCL_DEBUG=INFO, then with NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1; on a CPU check "
-    "whether a firewall or GLOO_SOCKET_IFNAME separates processes; until then set trainer.devices=1"
-)
 
 
 def of_machine(outputs: Path) -> list[Section]:

@@ -34,6 +34,15 @@ from nlu.training.ranks import choose_device, process_group
 PACKAGE = Path(nlu.__file__).resolve().parent
 PLUGINS = ("grid_sweeper", "hyperband_sweeper")
 
+LITTLE_BYTES = 5 << 30
+"""a checkpoint of BERT-base with its optimizer takes 1.6 GB, and `last` is written beside the older one"""
+GIB = 2**30
+SHAPES = (768, 2304), (768, 768), (768, 3072), (3072, 768)
+"""the inputs and outputs of the layers of BERT-base"""
+LIMIT_S = 90.0
+COUNT = 4 << 20
+"""the number of elements of a sum, 16 MiB in fp32, as many as the gradients of a small model"""
+
 
 def environment() -> Check:
     """Report versions of Python, torch, CUDA, drivers and the system as PyTorch's own form for reports has them."""
@@ -93,10 +102,6 @@ def package() -> Iterator[Check]:
         )
 
 
-LITTLE_BYTES = 5 << 30
-"""a checkpoint of BERT-base with its optimizer takes 1.6 GB, and `last` is written beside the older one"""
-
-
 def disk(name: str, folder: Path) -> Check:
     """Check a folder. Raises OSError if it cannot be written, and NoLocks if it cannot be locked, as runs need."""
     # A folder that does not exist yet is on the file system of the nearest one above it. doctor creates none.
@@ -111,11 +116,6 @@ def disk(name: str, folder: Path) -> Check:
     if free_bytes < LITTLE_BYTES:
         return warning(name, says, "free some space: python -m nlu.report clean outputs shows what can go")
     return Check(name, says)
-
-
-GIB = 2**30
-SHAPES = (768, 2304), (768, 768), (768, 3072), (3072, 768)
-"""the inputs and outputs of the layers of BERT-base"""
 
 
 def devices() -> Iterator[Check]:
@@ -174,11 +174,6 @@ def batches() -> Check:
         return warning("equal scores in any batch", sentence(found), "compare scores of one batch size only")
     libraries = ", ".join(map(library_of, ("float32", "bfloat16")))
     return Check("equal scores in any batch", f"rows of layers have the same bits alone and among others: {libraries}")
-
-
-LIMIT_S = 90.0
-COUNT = 4 << 20
-"""the number of elements of a sum, 16 MiB in fp32, as many as the gradients of a small model"""
 
 
 def collectives() -> Check:

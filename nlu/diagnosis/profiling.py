@@ -49,6 +49,15 @@ MODULE = "module "
 ROWS, NAME_WIDTH = 20, 60
 """of a table"""
 
+INPUT = ("reading", "encoding", "data", "writing")
+"""phases in which nothing is computed since rows are read, tokenized, gathered or written"""
+# These three limits are those of PyTorch's own advice, RunProfileData.analyze of torch_tb_profiler
+# (https://github.com/pytorch/kineto/tree/main/tb_plugin).
+WAITING, BUSY, FULL = 0.05, 0.5, 0.9
+MOST_TRACED = 3
+"""steps under the profiler, whose trace has a line for each operator"""
+TRACE, RESULT = "trace.json", "profile.json"
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -114,13 +123,6 @@ def _named(model: nn.Module) -> Iterator[None]:
 def without_numbers(name: str) -> str:
     """Return a dotted name with `*` for the numbers of layers, so that layers of one kind share a row."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name)
-
-
-INPUT = ("reading", "encoding", "data", "writing")
-"""phases in which nothing is computed since rows are read, tokenized, gathered or written"""
-# These three limits are those of PyTorch's own advice, RunProfileData.analyze of torch_tb_profiler
-# (https://github.com/pytorch/kineto/tree/main/tb_plugin).
-WAITING, BUSY, FULL = 0.05, 0.5, 0.9
 
 
 @dataclass(kw_only=True)
@@ -261,11 +263,6 @@ def _predict(work: Work, chunk: Chunk, phases: HostPhases) -> EncodedRows:
         cells = [work.columns.cells(row.values, one) for (row, _), one in zip(rows, predictions, strict=True)]
         work.output.piece([PredictedRow(original, own, "") for (_, original), own in zip(rows, cells, strict=True)])
     return encoded
-
-
-MOST_TRACED = 3
-"""steps under the profiler, whose trace has a line for each operator"""
-TRACE, RESULT = "trace.json", "profile.json"
 
 
 def run_profile(config: Profile, located: Located | None) -> int:

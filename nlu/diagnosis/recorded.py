@@ -22,6 +22,10 @@ from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_of
 
+LISTED = 6
+LOADED = "tensors of the model loaded"
+AGAIN = "train it again with this version to be sure"
+
 
 def learning(run_dir: Path, run: RunRecord, facts: dict[str, Any]) -> Iterator[Check]:
     """Compare the first loss with that of equal probabilities, and the best accuracy with that of one class.
@@ -61,11 +65,6 @@ def _counts(facts: dict[str, Any], name: str) -> dict[str, int]:
     if (facts.get("target") or {}).get("kind") != "classes" or not isinstance(counts, dict):
         return {}
     return counts if sum(counts.values()) else {}
-
-
-LISTED = 6
-LOADED = "tensors of the model loaded"
-AGAIN = "train it again with this version to be sure"
 
 
 def ending(run: RunRecord) -> Check:

@@ -43,6 +43,8 @@ CLOSE = 0.95
 DOUBLINGS = 2
 """doublings in a row without a gain, after which the scan ends"""
 
+RESULT = "scan.json"
+
 
 @dataclass(frozen=True)
 class Size:
@@ -171,9 +173,6 @@ def _measured(run: Training, config: Scan, batch_size: int) -> Size | None:
         return None
     rate, step_s = 1 / found.elapsed_s, found.elapsed_s / config.num_steps
     return Size(batch_size, step_s, found.examples * rate, found.tokens * rate, peak_mb(stepper.device))
-
-
-RESULT = "scan.json"
 
 
 def run_scan(config: Scan) -> int:

@@ -25,6 +25,9 @@ from nlu.config.types import (
     TrainedRun,
 )
 
+LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))
+"""kinds of records of the tasks whose predictions can be learned"""
+
 
 @dataclass(kw_only=True)
 class Distil:
@@ -82,10 +85,6 @@ class MiniLm(OfLayers):
     """Parts of the vectors of a token, a number that divides both widths; null = the teacher's attention heads."""
     layer: int = -1
     """Layer of the teacher, from 0, or from the last, -1; the student's is its last."""
-
-
-LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))
-"""kinds of records of the tasks whose predictions can be learned"""
 
 
 def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -56,6 +56,12 @@ SAID_OF_TEACHERS = {
 }
 """words of errors about a run, and those about a teacher"""
 
+LOGITS_KEY = "method.logits"
+KIND = "logits"
+"""the folder of the cache"""
+CHUNK_ROWS = 4096
+REMEDY = "the file with python -m nlu.predict run=TEACHER logits=true, or set method.logits=null"
+
 
 class Teacher:
     """A run that predicts the rows that a student learns from. Its weights are frozen and never drop anything."""
@@ -134,13 +140,6 @@ def load_teachers(references: str | Sequence[str], device: torch.device) -> list
         count = sum(parameter.numel() for parameter in model.parameters())
         log.info("teacher: %s, %s with %s parameters", teacher.name, type(model.backbone).__name__, f"{count:,}")
     return found
-
-
-LOGITS_KEY = "method.logits"
-KIND = "logits"
-"""the folder of the cache"""
-CHUNK_ROWS = 4096
-REMEDY = "the file with python -m nlu.predict run=TEACHER logits=true, or set method.logits=null"
 
 
 @dataclass(frozen=True)

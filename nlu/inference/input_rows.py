@@ -33,9 +33,20 @@ from nlu.data.targets.classes import NUMBER
 from nlu.inference.trained import Trained
 from nlu.storage.locations import plain_name
 
+log = logging.getLogger(__name__)
+
 Row = str | Sequence[str] | Mapping[str, object]
 """a text; a pair of texts or a list of tokens, depending on the run; or a mapping, by roles or by the names of the
 run's own columns, whose other fields are ignored"""
+
+LONGEST_TOKEN = 30
+"""characters of a token; a row of one longer token is a text"""
+Problem = Callable[[Values], tuple[str, str] | None]
+"""returns the field of a row that cannot be used, and the rule that its value breaks, or None"""
+NAMES_OF_NUMBERS = frozenset("id qid uid guid idx index 编号 序号".split())
+OTHERS = NAMES_OF_NUMBERS | HEADER_WORDS | {name.lower() for name in USUAL_LABELS}
+"""names of columns that hold no text"""
+TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES, USUAL_OF_TAGGING["tokens"])
 
 
 def values_of(trained: Trained, row: object, place: str, others: Iterable[str] = ()) -> Values:
@@ -124,12 +135,6 @@ def _kind(row: object) -> str:
     return f"a list of {len(row)}" if isinstance(row, list | tuple) else f"{row!r:.40}"
 
 
-LONGEST_TOKEN = 30
-"""characters of a token; a row of one longer token is a text"""
-Problem = Callable[[Values], tuple[str, str] | None]
-"""returns the field of a row that cannot be used, and the rule that its value breaks, or None"""
-
-
 @contextmanager
 def found(path: str, file_format: str, key: str = "input") -> Iterator[Path]:
     """Yield the file that `input`, or another key, names; standard input is copied to a file first.
@@ -199,14 +204,6 @@ def bad_row(row: RowOfFile | BadRow, source: Originals, problem: Problem) -> Bad
         return None
     role, rule = wrong
     return BadRow.of(row.number, str(source.fields.get(role, role)), row.values.get(role), rule)
-
-
-log = logging.getLogger(__name__)
-
-NAMES_OF_NUMBERS = frozenset("id qid uid guid idx index 编号 序号".split())
-OTHERS = NAMES_OF_NUMBERS | HEADER_WORDS | {name.lower() for name in USUAL_LABELS}
-"""names of columns that hold no text"""
-TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES, USUAL_OF_TAGGING["tokens"])
 
 
 def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:

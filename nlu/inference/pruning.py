@@ -55,6 +55,11 @@ from nlu.training.ranks import Ranks, process_group
 Place = tuple[int, int]
 """a layer, and the place of a head among those that the layer has"""
 
+ABOUT = "prune.json"
+"""in the folder of a pruned run: how it was made, and the table"""
+RESULT = "result.json"
+Metrics = dict[str, dict[str, float]]
+
 
 def require_own_losses(task: Task) -> None:
     """Raise UserError for a loss that compares examples, which then lack a loss of their own."""
@@ -165,12 +170,6 @@ def of_layers(order: Sequence[Place], counts: Mapping[int, int]) -> Heads:
         if len(found.get(layer, [])) < counts.get(layer, 0):
             found.setdefault(layer, []).append(place)
     return {layer: sorted(places) for layer, places in sorted(found.items())}
-
-
-ABOUT = "prune.json"
-"""in the folder of a pruned run: how it was made, and the table"""
-RESULT = "result.json"
-Metrics = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)

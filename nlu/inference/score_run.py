@@ -51,6 +51,13 @@ from nlu.training.evaluation import Evaluator, Scored, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
 
+log = logging.getLogger(__name__)
+
+EXIT_DIFFERS = 1
+"""exit status with compare=true: a score differs from the recorded one"""
+RESULT = "result.json"
+Metrics = dict[str, dict[str, float | None]]
+
 
 @dataclass
 class Findings:
@@ -143,13 +150,6 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, Record]]:
     for example, record in scored.spool:
         yield example, task.finished(record, scored.scores.metrics)
-
-
-log = logging.getLogger(__name__)
-
-EXIT_DIFFERS = 1
-"""exit status with compare=true: a score differs from the recorded one"""
-RESULT = "result.json"
 
 
 @dataclass
@@ -378,9 +378,6 @@ def _compare(located: Located, found: Mapping[str, Findings], result: dict[str, 
 def differs(recorded: float | None, value: float) -> bool:
     """Return whether a score was recorded and is another one; a score that is no number equals one that is none."""
     return recorded is not None and recorded != value and not (math.isnan(recorded) and math.isnan(value))
-
-
-Metrics = dict[str, dict[str, float | None]]
 
 
 def recorded_scores(located: Located) -> Metrics:

@@ -27,6 +27,9 @@ from nlu.search.storage.opening import held_search
 AWAY_AFTER = 3
 """the number of failed questions in a row after which a message says that the queue does not answer"""
 
+CUT_OFF = "unknown"
+"""state of a job whose command was killed before the queue answered"""
+
 
 @dataclass(frozen=True)
 class JobEnd:
@@ -167,10 +170,6 @@ def left_sentence(count: int, folder: Path) -> str:
         f"{counted(count, 'job')} {verb}; python -m nlu.report --follow {shown} follows, "
         f"python -m nlu.jobs {shown} --cancel cancels, and the same command collects"
     )
-
-
-CUT_OFF = "unknown"
-"""state of a job whose command was killed before the queue answered"""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Encoder(Protocol):
 
     @property
     def words(self) -> nn.Embedding:
-        """The table of word vectors, (V, E). A head that predicts words shares its weight (`layers.linear.Tied`)."""
+        """The table of word vectors, (V, E). A head that predicts words shares its weight (`exact_linear.Tied`)."""
 
     @property
     def depth(self) -> int:

@@ -18,6 +18,9 @@ from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.head import HasLearningRates, Head, Wanted
 from nlu.models.layers.dropout import Dropout, active
 
+LAYOUT = "several"
+"""stands for those of several heads"""
+
 
 class TaskModel(nn.Module):
     """`backbone`, dropout, `head`."""
@@ -116,10 +119,6 @@ class Adapter(Protocol):
         They are used by exports and by runs that start from this run's weights. Raises UserError if such weights do not
         exist.
         """
-
-
-LAYOUT = "several"
-"""stands for those of several heads"""
 
 
 class Heads(nn.ModuleDict):

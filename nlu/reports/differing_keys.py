@@ -22,6 +22,9 @@ MOST_OF_KEYS = 80
 GENERIC = {"folds.count": "folds", "folds.group_by": "group_by"}
 """keys whose last part says nothing by itself"""
 
+MOST_VALUES = 8
+"""values of a key in an error"""
+
 
 @dataclass
 class KeyColumns:
@@ -161,10 +164,6 @@ def _made_distinct(labels: Sequence[str], rows: Sequence[Configuration]) -> list
             f"{label} ({place(row)})" if counts[label] > 1 else label for label, row in zip(found, rows, strict=True)
         ]
     return found
-
-
-MOST_VALUES = 8
-"""values of a key in an error"""
 
 
 def selected(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunRecord]:

@@ -33,6 +33,12 @@ LENGTHS = tuple(1 << power for power in range(3, 14))
 """upper ends of the ranges of lengths, in tokens; data.max_len of the run is another"""
 CHUNK_RECORDS = 2048
 
+MAX_TEXT = 100
+MOST_PARTS = 20
+"""lines of the table by class; JSON has all"""
+NUMBERS = frozenset({"probability", "similarity", "distance", "loss"})
+"""headers of the columns of a mistake that hold numbers"""
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -202,13 +208,6 @@ def _how_to_fold(run: RunRecord) -> str:
     kept = {key: value for key, value in run.overrides.items() if key not in ("folds", "fold", "resume", "data.dev")}
     command = ["python", "-m", "nlu.train", *(f"{key}={value}" for key, value in kept.items()), "folds=5"]
     return f"run {shlex.join(command)}, then report errors on its folder"
-
-
-MAX_TEXT = 100
-MOST_PARTS = 20
-"""lines of the table by class; JSON has all"""
-NUMBERS = frozenset({"probability", "similarity", "distance", "loss"})
-"""headers of the columns of a mistake that hold numbers"""
 
 
 def print_report(found: ErrorReport, rows: int) -> None:

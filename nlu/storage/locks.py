@@ -22,8 +22,15 @@ from typing import Any
 
 from nlu.config.errors import UserError
 
+log = logging.getLogger(__name__)
+
 JOB_VARIABLE = "NLU_JOB"
 """the environment variable with the job of a launcher whose queue may start it again"""
+
+LOG_AFTER_S = 1.0
+PAUSES_S = 0.001, 0.1
+"""the shortest and the longest pause between two tries; in between, a tenth of the time waited so far"""
+WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def identity_of(pid: int) -> dict[str, Any]:
@@ -83,14 +90,6 @@ def may_follow(own: Mapping[str, Any], former: Mapping[str, Any]) -> bool:
     is_restart = former.get("job") == own["job"] is not None and former.get("start") != own["start"]
     is_here = all(former.get(name) == own.get(name) for name in ("pid", "machine", "started"))
     return is_restart or is_here or has_ended(former)
-
-
-log = logging.getLogger(__name__)
-
-LOG_AFTER_S = 1.0
-PAUSES_S = 0.001, 0.1
-"""the shortest and the longest pause between two tries; in between, a tenth of the time waited so far"""
-WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 class Locked(Exception):

@@ -33,6 +33,26 @@ _SPREAD = 0.5
 _random = random.SystemRandom()
 """A seeded generator would give the same numbers to all forks, which would then return together."""
 
+CHANGED, NOT_IMPLEMENTED = 412, 501
+ABSENT, BUSY, DENIED, ELSEWHERE = {404, 410}, {408, 425, 429}, {401, 403}, {301, 307, 308}
+"""what the statuses of an answer say"""
+EXISTS = {409, CHANGED}
+"""of a refused conditional put; OSS answers 409"""
+# These come with a status such as 400, but the cause is a slow connection or damaged content.
+TRANSIENT_CODES = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
+REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "InvalidLocationConstraint"}
+OF_CREDENTIALS = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "MetadataRetrieval", "TokenRetrieval",
+                  "SSOTokenLoad", "UnauthorizedSSOToken")  # fmt: skip
+"""begin the names of botocore's exceptions for missing credentials"""
+ON_THE_WAY = {"HTTPClientError", "ConnectionError", "IncompleteReadError", "ChecksumError", "FlexibleChecksumError"}
+"""botocore's exceptions for a request that was sent; its other ones say that it could not be made"""
+UNMADE = -1
+"""the status of a request that oss2 does not make"""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""errors of a disk to which a file is fetched"""
+_answered: set[tuple[str, str]] = set()
+"""servers that this process has reached: a name of theirs that is unknown now is a fault on the way"""
+
 
 @dataclass(frozen=True)
 class Pauses:
@@ -68,26 +88,6 @@ def retried(call: Callable[[], T], pauses_s: Iterable[float], is_transient: Call
 
 
 RETRY_DELAYS_S = Pauses(0.2, 4.0, 5)
-CHANGED, NOT_IMPLEMENTED = 412, 501
-ABSENT, BUSY, DENIED, ELSEWHERE = {404, 410}, {408, 425, 429}, {401, 403}, {301, 307, 308}
-"""what the statuses of an answer say"""
-EXISTS = {409, CHANGED}
-"""of a refused conditional put; OSS answers 409"""
-# These come with a status such as 400, but the cause is a slow connection or damaged content.
-TRANSIENT_CODES = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
-REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "InvalidLocationConstraint"}
-OF_CREDENTIALS = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "MetadataRetrieval", "TokenRetrieval",
-                  "SSOTokenLoad", "UnauthorizedSSOToken")  # fmt: skip
-"""begin the names of botocore's exceptions for missing credentials"""
-ON_THE_WAY = {"HTTPClientError", "ConnectionError", "IncompleteReadError", "ChecksumError", "FlexibleChecksumError"}
-"""botocore's exceptions for a request that was sent; its other ones say that it could not be made"""
-UNMADE = -1
-"""the status of a request that oss2 does not make"""
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""errors of a disk to which a file is fetched"""
-
-_answered: set[tuple[str, str]] = set()
-"""servers that this process has reached: a name of theirs that is unknown now is a fault on the way"""
 
 
 class Unreachable(DataError, OSError, Temporary):

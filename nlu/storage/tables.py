@@ -35,9 +35,17 @@ if TYPE_CHECKING:
     import pyarrow.parquet as parquet
 
 
+log = logging.getLogger(__name__)
+
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
 TUNNEL = name_of("maxcompute", PLACE)
 ADDRESS = re.compile(r"odps://(?P<project>[^/]+)/tables/(?P<name>[^/=]+)(?P<parts>(/[^/=]+=[^/]+)*)/?")
+
+BATCH_ROWS = 4096
+BLOCK_BYTES = 16 << 20
+"""of rows that are sent in one request, and sent again if it fails"""
+HINTS = {"odps.sql.type.system.odps2": "true"}
+"""projects with the first type system need this for the types int and date"""
 
 
 @dataclass(frozen=True)
@@ -158,15 +166,6 @@ def service_errors(reference: Reference, done: str) -> Iterator[None]:
 def is_table(text: str) -> bool:
     """Return whether a text is the address of a table of MaxCompute."""
     return text.lower().startswith("odps://")
-
-
-log = logging.getLogger(__name__)
-
-BATCH_ROWS = 4096
-BLOCK_BYTES = 16 << 20
-"""of rows that are sent in one request, and sent again if it fails"""
-HINTS = {"odps.sql.type.system.odps2": "true"}
-"""projects with the first type system need this for the types int and date"""
 
 
 class TableTarget:

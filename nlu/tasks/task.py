@@ -30,6 +30,9 @@ from nlu.tasks.keys import Facts
 Outputs = dict[str, Tensor]
 """the results of a forward pass by name, always including `logits`"""
 
+OF_NUMBERS = ("pearson", "spearman", "r2")
+OF_TWO_CLASSES = ("auc", "average_precision")
+
 
 class Task(Facts, Protocol):
     """What training uses. A class of nlu has its facts in `nlu.tasks.keys`, another one as constants of the class."""
@@ -132,10 +135,6 @@ def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:
 def to_host(values: Tensor) -> np.ndarray:
     """Return a tensor of any device as an array; floats become float32."""
     return values.detach().float().cpu().numpy() if values.is_floating_point() else values.cpu().numpy()
-
-
-OF_NUMBERS = ("pearson", "spearman", "r2")
-OF_TWO_CLASSES = ("auc", "average_precision")
 
 
 def undefined(metric: str, part: Examples) -> str | None:

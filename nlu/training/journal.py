@@ -40,6 +40,9 @@ from nlu.training.ranks import Ranks
 DIGITS = 6
 """of a norm in the table"""
 
+FOLDER = "tracker"
+COLUMNS = {SCALARS: SCALAR_COLUMNS, INSPECT: INSPECT_COLUMNS}
+
 
 class Inspector:
     """Looks into the steps that write a row. Norms are those of this rank's gradients, weights and updates."""
@@ -81,10 +84,6 @@ class Inspector:
         for (name, column), value in zip(self._norms, values, strict=True):
             rows.setdefault(name, {"name": name})[column] = float(f"{value:.{DIGITS}g}")
         return [row for row in rows.values() if "gradient" in row]
-
-
-FOLDER = "tracker"
-COLUMNS = {SCALARS: SCALAR_COLUMNS, INSPECT: INSPECT_COLUMNS}
 
 
 class Journal:

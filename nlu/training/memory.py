@@ -22,11 +22,27 @@ from nlu.config.errors import OutOfMemory
 from nlu.tasks.task import Task, comparing_loss
 from nlu.training.ranks import Ranks
 
+log = logging.getLogger(__name__)
+
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 """files of a control group, and the name in its memory.stat of files in memory that are given up when it needs more"""
+
+Result = TypeVar("Result")
+_MESSAGES = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""in messages of errors of torch that have no class of their own"""
+STATM = Path("/proc/self/statm")
+MOST_KEPT = 128 << 20
+"""bytes that a process which predicts may grow by before it returns what it has freed"""
+REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
 
 
 def of_machine() -> tuple[int, int]:
@@ -77,24 +93,6 @@ class Peak:
     def bytes(self) -> int:
         """Return the most bytes so far, beyond those at the start of this object."""
         return max(0, peak_bytes() - self._before)
-
-
-log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-
-_MESSAGES = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "std::bad_alloc",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
-"""in messages of errors of torch that have no class of their own"""
-STATM = Path("/proc/self/statm")
-MOST_KEPT = 128 << 20
-"""bytes that a process which predicts may grow by before it returns what it has freed"""
-REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -26,25 +26,6 @@ from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
 from nlu.training.passes import Passes, Share
 
-
-@contextmanager
-def detecting(number: int) -> Iterator[None]:
-    """Stop the backward passes of step `number` in the block at the first operation that returns NaN.
-
-    Raises UserError with its name; torch warns with the traceback of the call that ran it. Numbers do not change.
-    """
-    try:
-        with torch.autograd.set_detect_anomaly(True, check_nan=True):
-            yield
-    except RuntimeError as error:
-        if "returned nan values" not in str(error):
-            raise
-        raise UserError(
-            f"the gradient becomes NaN in the backward pass of step {number}, and nothing was updated: {error} The "
-            "traceback above is that of the call in the forward pass"
-        ) from error
-
-
 SHOWN_ROWS = 8
 SHOWN_TEXTS = 3
 SHOWN_CHARACTERS = 100
@@ -265,3 +246,21 @@ def named(found: list[int], every: list[int]) -> str:
         return f"all {len(rows):,} rows"
     more = f" and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
     return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN_ROWS]))}{more}"
+
+
+@contextmanager
+def detecting(number: int) -> Iterator[None]:
+    """Stop the backward passes of step `number` in the block at the first operation that returns NaN.
+
+    Raises UserError with its name; torch warns with the traceback of the call that ran it. Numbers do not change.
+    """
+    try:
+        with torch.autograd.set_detect_anomaly(True, check_nan=True):
+            yield
+    except RuntimeError as error:
+        if "returned nan values" not in str(error):
+            raise
+        raise UserError(
+            f"the gradient becomes NaN in the backward pass of step {number}, and nothing was updated: {error} The "
+            "traceback above is that of the call in the forward pass"
+        ) from error

@@ -18,6 +18,9 @@ from nlu.training import keys as schemas
 
 CPUINFO = Path("/proc/cpuinfo")
 
+_WITHOUT_BF16 = ("NO AVX", "AVX2")
+"""torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""
+
 
 @cache
 def instruction_sets() -> frozenset[str]:
@@ -29,10 +32,6 @@ def instruction_sets() -> frozenset[str]:
     # x86 calls them flags, Arm features.
     names = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
     return frozenset(next(names, []))
-
-
-_WITHOUT_BF16 = ("NO AVX", "AVX2")
-"""torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""
 
 
 class NumberFormat(Protocol):

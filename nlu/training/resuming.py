@@ -34,6 +34,20 @@ log = logging.getLogger(__name__)
 Tensors = dict[str, dict[str, Tensor]]
 """the tensors of each part, which becomes a file, by name"""
 
+SET_BY = {
+    "alpha": "data.alpha",
+    "folds": "folds.count",
+    "batch_size": "trainer.batch_size",
+    "batch_tokens": "trainer.batch_tokens",
+    "eval_rows": "trainer.eval_rows",
+    "accumulation": "trainer.accumulation",
+    "bucket_batches": "trainer.bucket_batches",
+    "window_rows": "trainer.window_rows",
+}
+"""keys of the configuration that set an entry of the order under another name"""
+PASSED_OVER = {"world_size", "store", "machine"}
+"""differences that do not prevent a run from continuing: they are only logged, or contained in others"""
+
 
 @dataclass(frozen=True)
 class TrainedParts:
@@ -208,21 +222,6 @@ def versions_of(model: nn.Module) -> dict[str, str]:
     """
     uses_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
     return {"numpy": np.__version__} | ({"transformers": version("transformers")} if uses_transformers else {})
-
-
-SET_BY = {
-    "alpha": "data.alpha",
-    "folds": "folds.count",
-    "batch_size": "trainer.batch_size",
-    "batch_tokens": "trainer.batch_tokens",
-    "eval_rows": "trainer.eval_rows",
-    "accumulation": "trainer.accumulation",
-    "bucket_batches": "trainer.bucket_batches",
-    "window_rows": "trainer.window_rows",
-}
-"""keys of the configuration that set an entry of the order under another name"""
-PASSED_OVER = {"world_size", "store", "machine"}
-"""differences that do not prevent a run from continuing: they are only logged, or contained in others"""
 
 
 def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: Tokenizer) -> State:

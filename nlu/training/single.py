@@ -46,29 +46,6 @@ from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import save_last, trained_parts
 
-
-@contextmanager
-def reason_kept(run_dir: Path, ranks: Ranks) -> Iterator[None]:
-    """Write why the block ends early into the log of the run in this folder, which this process holds.
-
-    A run that has not begun has no log yet. Each rank writes into its own log.
-    """
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if (run_dir / CONFIG).is_file():
-            is_stop = isinstance(error, KeyboardInterrupt)
-            is_lost = not is_stop and lost_a_peer(error)
-            if is_stop or (is_lost and stopping.received()):
-                logs.record_end(run_dir, stopping.sentence(), ranks.rank, level=logs.STOPPED)
-            elif is_lost:
-                logs.record_end(run_dir, UserError(f"another rank has ended or did not answer ({error})"), ranks.rank)
-            else:
-                assert isinstance(error, Exception)
-                logs.record_end(run_dir, error, ranks.rank)
-        raise
-
-
 log = logging.getLogger(__name__)
 
 
@@ -144,6 +121,28 @@ def run_single(
         with run.journal.closed_on_errors(), stopping.at_once():
             finish(run)
     return 0
+
+
+@contextmanager
+def reason_kept(run_dir: Path, ranks: Ranks) -> Iterator[None]:
+    """Write why the block ends early into the log of the run in this folder, which this process holds.
+
+    A run that has not begun has no log yet. Each rank writes into its own log.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if (run_dir / CONFIG).is_file():
+            is_stop = isinstance(error, KeyboardInterrupt)
+            is_lost = not is_stop and lost_a_peer(error)
+            if is_stop or (is_lost and stopping.received()):
+                logs.record_end(run_dir, stopping.sentence(), ranks.rank, level=logs.STOPPED)
+            elif is_lost:
+                logs.record_end(run_dir, UserError(f"another rank has ended or did not answer ({error})"), ranks.rank)
+            else:
+                assert isinstance(error, Exception)
+                logs.record_end(run_dir, error, ranks.rank)
+        raise
 
 
 def save_what_is_intact(run: Training, error: Exception) -> None:

@@ -51,6 +51,18 @@ OURS = ("mirror", "resume", "hydra.run.dir", "trial")
 OUTPUT_OF = {"nlu.predict": "output", "nlu.evaluate": "out", "nlu.export": "out", "nlu.preprocess": "stores"}
 """the commands besides MODULE that jobs may run, and the key with the place of their output"""
 
+LARGEST_SHOWN = 5
+LIMIT_MB = 100
+CODE = (".py", ".yaml", ".yml")
+"""endings of files that a run imports or composes"""
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_CHECKPOINT = re.compile(r"best|last|best-\d+")
+_READ = re.compile(
+    r"run|checkpoint|input(\.path)?|data\.(train|dev|test)(\..*)?|tokenizer\.vocab|model\.(pretrained|embeddings)"
+    r"|method\.(teacher|logits)(\..*)?"
+)
+"""keys of what a command reads"""
+
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:
     """Return the value of the last override of a key, without quotes; None if it is absent or null."""
@@ -95,12 +107,6 @@ def token_in(given: str) -> str:
         return str(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))["token"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-LARGEST_SHOWN = 5
-LIMIT_MB = 100
-CODE = (".py", ".yaml", ".yml")
-"""endings of files that a run imports or composes"""
 
 
 @dataclass(frozen=True)
@@ -210,15 +216,6 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
     return content.getvalue()
-
-
-_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_CHECKPOINT = re.compile(r"best|last|best-\d+")
-_READ = re.compile(
-    r"run|checkpoint|input(\.path)?|data\.(train|dev|test)(\..*)?|tokenizer\.vocab|model\.(pretrained|embeddings)"
-    r"|method\.(teacher|logits)(\..*)?"
-)
-"""keys of what a command reads"""
 
 
 def problems_of_jobs(

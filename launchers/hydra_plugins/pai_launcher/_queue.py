@@ -55,12 +55,20 @@ from nlu.storage.objects import ObjectStore
 from nlu.storage.pointer import Pointers
 from nlu.storage.refusals import Pauses, Unreachable, retried
 
+log = logging.getLogger(__name__)
+
 ID, SECRET, TOKEN = (name_of("alibaba cloud", role) for role in ("key", "secret", "token"))
 PAUSES_S = Pauses(0.5, 20.0, 6)
 """between the attempts at a request that may be repeated"""
 FULL_STATUSES = (408, 429)
 BUGS = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError)
 """errors that a bug of this package raises, never the service"""
+
+T = TypeVar("T")
+KEY = f"{PREFIX}.oss_folder"
+RESULT = "result.json"
+PROOF = "conditional-put"
+"""the object that shows that the store is writable, and that it does not overwrite if it is asked not to"""
 
 
 class ServiceAway(OSError, Temporary):
@@ -120,15 +128,6 @@ def import_or_say(module: str, package: str, what: str) -> None:
             f"{what} needs the package {package}, which is not installed ({error}); pip install {package}, or "
             "pip install 'nlu[pai]'"
         ) from None
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-KEY = f"{PREFIX}.oss_folder"
-RESULT = "result.json"
-PROOF = "conditional-put"
-"""the object that shows that the store is writable, and that it does not overwrite if it is asked not to"""
 
 
 def open_pai(context: QueueContext) -> PaiQueue:

@@ -40,6 +40,11 @@ _NUMBER = r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|true|false"
 _OF_NUMBERS = ("must be an integer", "must be a number", "must be an odd integer", "must be true or false")
 _WRITTEN = {is_duration: "duration", is_interval: "interval", is_warmup: "warmup"}
 
+CHOSEN_BY_NAME = ("data.sets", "task.tasks")
+"""Keys of a mixture whose entries are choices of a group."""
+_OF_A_WRONG_VALUE = (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
+"""What a rule may raise for a value of a wrong type or range, or for a key that is not set."""
+
 
 def wrong_values(prefix: str, values: Mapping[str, object], target: str) -> list[str]:
     """Return key, value, rule and remedy of each of these values of a target's keys that breaks the rule of its key."""
@@ -180,12 +185,6 @@ def show(value: object) -> str:
     is_constant = value is None or isinstance(value, bool)
     text = constants[value] if is_constant else f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-CHOSEN_BY_NAME = ("data.sets", "task.tasks")
-"""Keys of a mixture whose entries are choices of a group."""
-_OF_A_WRONG_VALUE = (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
-"""What a rule may raise for a value of a wrong type or range, or for a key that is not set."""
 
 
 def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:

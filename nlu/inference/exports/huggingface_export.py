@@ -80,6 +80,8 @@ OTHERWISE = "export it as onnx or torchscript"
 RAW = {"activation_fn": "torch.nn.modules.linear.Identity"}
 """the entry of a configuration for sentence-transformers, which else computes a sigmoid of a single output"""
 
+CHECKED_TEXTS = 32
+
 
 class Labels(TypedDict, total=False):
     """The entries of a configuration of transformers that describe labels."""
@@ -262,9 +264,6 @@ def tokenizer_of(trained: Trained) -> "PreTrainedTokenizerFast":
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         **known,
     )
-
-
-CHECKED_TEXTS = 32
 
 
 def write_masked(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FORMAT = "sentence_transformers"
 
+STATIC = "model2vec"
+
 
 def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     """Write the encoder, its pooling and the tokenizer; returns the largest difference of the vectors of texts.
@@ -100,9 +102,6 @@ def difference_of_vectors(trained: Trained, rows: Sequence[Row], encode: Callabl
     encoded = layout.encode(trained.tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
     apart_ND = np.abs(predictor.vectors(encoded, layout) - encode(texts))
     return float(apart_ND[~encoded.cut_N].max(initial=0.0))
-
-
-STATIC = "model2vec"
 
 
 def write_static(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:

@@ -36,12 +36,26 @@ from nlu.models.encoders.bert import Bert
 from nlu.storage.cache import cache_dir, staging_folder, text_digest
 from nlu.training.precision import instruction_sets
 
+log = logging.getLogger(__name__)
+
 SOURCE = Path(__file__).with_name("layers.c")
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "relu": 2}
 TOKENS_PER_THREAD = 128
 """tokens of a batch that are worth the start of another thread, half a millisecond of a small encoder"""
 PANEL = 64
 """outputs whose weights lie together, as in layers.c"""
+
+LOWEST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
+"""a number that no result of an activation is below"""
+INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
+"""what a library may use, as /proc/cpuinfo names it"""
+FLAGS = (
+    "-std=gnu11", "-O3", *(f"-m{name.replace('_', '')}" for name in INSTRUCTIONS), "-ffp-contract=off",
+    "-fno-math-errno", "-shared", "-fPIC",
+)  # fmt: skip
+"""For any processor with the instructions, and without -ffast-math: a compiler must not change the order of sums, nor
+fuse a product with a sum by itself."""
+COMPILERS = ("cc", "gcc", "clang")
 
 
 class _Linear(ctypes.Structure):
@@ -163,10 +177,6 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-LOWEST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
-"""a number that no result of an activation is below"""
-
-
 def quantize(encoder: Bert, dtype: torch.dtype) -> None:
     """Hold the linear layers of all layers in int8, in place and for good; `dtype` is that of attention's inputs.
 
@@ -214,19 +224,6 @@ class CompiledBert(Bert):
         if self.embeddings_project is not None:
             hidden_TD = self.embeddings_project(hidden_TD)
         return self.in_c(hidden_TD, batch.lengths, first_only=first_only)
-
-
-log = logging.getLogger(__name__)
-
-INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
-"""what a library may use, as /proc/cpuinfo names it"""
-FLAGS = (
-    "-std=gnu11", "-O3", *(f"-m{name.replace('_', '')}" for name in INSTRUCTIONS), "-ffp-contract=off",
-    "-fno-math-errno", "-shared", "-fPIC",
-)  # fmt: skip
-"""For any processor with the instructions, and without -ffast-math: a compiler must not change the order of sums, nor
-fuse a product with a sum by itself."""
-COMPILERS = ("cc", "gcc", "clang")
 
 
 @cache

@@ -43,6 +43,9 @@ TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range"
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
 """sizes that cannot be inferred from pretrained weights; a wrong default would not be noticed"""
 
+See = Callable[[Tensor], None]
+"""receives the queries, keys and values of a layer, (T, 3D)"""
+
 
 def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes:
     """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
@@ -77,10 +80,6 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
     if problems:
         raise UserError(*problems)
     return {**sizes, "pruned_heads": pruned}
-
-
-See = Callable[[Tensor], None]
-"""receives the queries, keys and values of a layer, (T, 3D)"""
 
 
 class Embeddings(nn.Module):

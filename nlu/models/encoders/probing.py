@@ -26,34 +26,6 @@ PROJECTIONS = (
 )
 """names in transformers of the modules that compute queries, keys and values, or all three side by side"""
 
-
-@contextmanager
-def projections_of(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
-    """Yield the lists of queries, keys and values that the layers compute in the block, in the order of layers.
-
-    Modules are found by their names in transformers. If layers share a module, as in ALBERT, each call is a layer.
-    """
-    seen: list[list[Tensor]] = [[], [], []]
-    hooks = []
-
-    def keep(places: Sequence[int]) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-            for place, part in zip(places, output.chunk(len(places), dim=-1), strict=True):
-                seen[place].append(part)
-
-        return hook
-
-    for name, module in inner.named_modules() if inner is not None else ():
-        places = [place for place, names in enumerate(PROJECTIONS) if name.rpartition(".")[2] in names]
-        if places:
-            hooks.append(module.register_forward_hook(keep(places)))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
 architecture"""
@@ -260,3 +232,30 @@ def converted(inner: Any, config: Any, tensors: Mapping[str, Tensor]) -> dict[st
     }
     found |= {name: torch.empty(shape, device="meta") for name, shape in other.items()}
     return found | {name: torch.empty(0, device="meta") for name in report["unexpected_keys"]}
+
+
+@contextmanager
+def projections_of(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
+    """Yield the lists of queries, keys and values that the layers compute in the block, in the order of layers.
+
+    Modules are found by their names in transformers. If layers share a module, as in ALBERT, each call is a layer.
+    """
+    seen: list[list[Tensor]] = [[], [], []]
+    hooks = []
+
+    def keep(places: Sequence[int]) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+            for place, part in zip(places, output.chunk(len(places), dim=-1), strict=True):
+                seen[place].append(part)
+
+        return hook
+
+    for name, module in inner.named_modules() if inner is not None else ():
+        places = [place for place, names in enumerate(PROJECTIONS) if name.rpartition(".")[2] in names]
+        if places:
+            hooks.append(module.register_forward_hook(keep(places)))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -25,9 +25,14 @@ from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.model_rules import KEY, layers_kept
 
+log = logging.getLogger(__name__)
+
 PRUNED_HEADS = "pruned_heads"
 Heads = dict[int, list[int]]
 """heads by layer; layers without an entry lack none"""
+
+LAYER = re.compile(r"(?:^|(?<=\.))layer\.(\d+)(?=\.)")
+"""the number of a layer in the names of BERT and its family, of DistilBERT, and of runs with a native encoder"""
 
 
 def pruned_heads_of(config: Mapping[str, Any]) -> Heads:
@@ -98,12 +103,6 @@ def with_zeros(rows: Tensor, kept: Sequence[int], heads: int) -> Tensor:
 def of_heads(rows: Tensor, places: Sequence[int], heads: int) -> Tensor:
     """Return the rows of the heads at these places, of the rows (heads * E, ...) of all heads."""
     return rows.unflatten(0, (heads, -1))[list(places)].flatten(0, 1)
-
-
-log = logging.getLogger(__name__)
-
-LAYER = re.compile(r"(?:^|(?<=\.))layer\.(\d+)(?=\.)")
-"""the number of a layer in the names of BERT and its family, of DistilBERT, and of runs with a native encoder"""
 
 
 @dataclass(frozen=True)

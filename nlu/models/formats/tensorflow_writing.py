@@ -22,6 +22,11 @@ ENCODER_PREFIX = re.compile(r"^(bert|electra)/")
 PROJECTION = re.compile(r"(?:^|(?<=/))(?:encoder/)?(?:embedding_hidden_mapping_in|embeddings_project)(?=/)")
 LEAVES = {"gamma": "weight", "beta": "bias", "kernel": "weight"}
 
+NUMBERS = {np.dtype(name): number for number, name in DTYPES.items() if number in (1, 2, 3, 9, 10, 19)}
+RESTART_INTERVAL = 16
+BLOCK_BYTES = 4096
+Item = tuple[bytes, bytes]
+
 
 def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors under Hugging Face's names, for example `encoder.layer.0.attention.self.query.weight`.
@@ -79,12 +84,6 @@ def _convert(source: str, values: np.ndarray) -> np.ndarray:
     if source.endswith("/kernel") and values.ndim == 2:
         values = np.ascontiguousarray(values.T)
     return values.astype(np.float32) if values.dtype == np.float64 else values
-
-
-NUMBERS = {np.dtype(name): number for number, name in DTYPES.items() if number in (1, 2, 3, 9, 10, 19)}
-RESTART_INTERVAL = 16
-BLOCK_BYTES = 4096
-Item = tuple[bytes, bytes]
 
 
 def write_checkpoint(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -47,12 +47,18 @@ from nlu.models.task_model import TaskModel
 from nlu.storage.cache import Entry, file_digest
 from nlu.storage.resources import fetch
 
+log = logging.getLogger(__name__)
+
 DEVIATION = 0.1
 WORDS_AT_ONCE = 512
 MAX_TOKENS = 32
 """of a word; the rest is cut off"""
 MARKS = re.compile("^(##|\u2581|\u0120)")
 """what a token begins with that continues a word (WordPiece), or that begins one (SentencePiece, bytes)"""
+
+KEY = "model.embeddings"
+NAMED = 5
+"""lines and words that a message names"""
 
 
 @dataclass(frozen=True)
@@ -161,23 +167,15 @@ def _outputs(encoder: Bert, tokenizer: Tokenizer, tokens: list[list[int]], progr
     return found_ND
 
 
-log = logging.getLogger(__name__)
-
-KEY = "model.embeddings"
-
-NAMED = 5
-"""lines and words that a message names"""
-
-
 def fill(
     words: nn.Embedding, vocabulary: Mapping[str, int], reference: str, counts_V: np.ndarray, progress: Progress
 ) -> None:
     """Set the rows of the words that have a vector, and log which share of the vocabulary and the training texts it is.
 
     `vocabulary`: the number of each word (`words_of`). `reference`: a file of vectors, or an encoder, whose output for
-    each word is its vector. `counts_V`: the number of
-    occurrences of each word in the training texts. Other rows keep their random values. Only lines of words in the
-    vocabulary are parsed, so memory does not grow with the file; of a word that occurs twice, the first line counts.
+    each word is its vector. `counts_V`: the number of occurrences of each word in the training texts. Other rows keep
+    their random values. Only lines of words in the vocabulary are parsed, so memory does not grow with the file; of a
+    word that occurs twice, the first line counts.
     Raises UserError if the vectors have another width than the table, DataError if no word of the vocabulary has a
     vector that can be read.
     """

@@ -26,6 +26,15 @@ from nlu.data.collate import to_device
 from nlu.models.layers.dropout import dropout
 from nlu.models.layers.exact_linear import with_rows
 
+log = logging.getLogger(__name__)
+
+HEAD_STEP, WIDEST_HEAD = 8, 256
+"""widths of a head: a multiple of which, and the largest one, that torch's kernel over packed rows computes"""
+Kernel = Callable[..., Tensor]
+"""has the signature of torch.nn.attention.varlen.varlen_attn"""
+Kernels = Callable[[torch.device, float], Kernel | None]
+"""returns the attention over packed rows with a probability of dropout, or None"""
+
 
 def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return `compute(*inputs)`; in the deterministic mode, its gradient has the same bits each time.
@@ -96,16 +105,6 @@ def strictly() -> Iterator[None]:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-
-
-log = logging.getLogger(__name__)
-
-HEAD_STEP, WIDEST_HEAD = 8, 256
-"""widths of a head: a multiple of which, and the largest one, that torch's kernel over packed rows computes"""
-Kernel = Callable[..., Tensor]
-"""has the signature of torch.nn.attention.varlen.varlen_attn"""
-Kernels = Callable[[torch.device, float], Kernel | None]
-"""returns the attention over packed rows with a probability of dropout, or None"""
 
 
 def packed_attention(

@@ -30,6 +30,9 @@ from nlu.data.seeds import GOLDEN, mixed, stable_seed
 STEPS = 2**16
 """probabilities are rounded to a multiple of 1 / STEPS"""
 
+Modes = Callable[[], AbstractContextManager[object]]
+"""returns the context of the modes in which a layer is computed"""
+
 
 class Noise:
     """The streams of a micro-batch, which is on the host."""
@@ -144,10 +147,6 @@ def _mask(bits: np.ndarray, probability: float, dtype: torch.dtype) -> Tensor:
     signed, unsigned = (torch.int32, np.uint32) if dtype == torch.float32 else (torch.int16, np.uint16)
     factor = torch.tensor(1 / (1 - probability), dtype=dtype).view(signed).item()
     return torch.from_numpy(np.multiply(kept, unsigned(factor), dtype=unsigned)).view(dtype)
-
-
-Modes = Callable[[], AbstractContextManager[object]]
-"""returns the context of the modes in which a layer is computed"""
 
 
 def recomputed(layer: Callable[..., Tensor], *inputs: Any) -> Tensor:
