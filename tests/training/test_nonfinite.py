@@ -159,7 +159,7 @@ def test_the_run_continues_from_its_last_state_as_if_the_step_had_not_failed(
 ) -> None:
     trainer = replace(config.trainer, max_duration="6st")
     # Its running statistics are saved too.
-    head = {"_target_": "tests.training.test_buffers.NormedHead"}
+    head = {"_target_": "tests.training.test_passes.NormedHead"}
     bad = replace(with_bad(config, token, "embeddings.word_embeddings", head=head), trainer=trainer, resume="auto")
     poisoned.is_active = False
     start(bad, tmp_path / "whole")

@@ -22,7 +22,7 @@ from tests.training.short_memory import memory_for
 from tests.training.test_kinds_in_processes import run_in_two
 
 ROWS = 24
-OWN = ("head._target_=tests.training.test_buffers.NormedHead", "trusted_packages=[tests]", *NO_DROPOUT)
+OWN = ("head._target_=tests.training.test_passes.NormedHead", "trusted_packages=[tests]", *NO_DROPOUT)
 
 
 class NormedHead(LinearHead):

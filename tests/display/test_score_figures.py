@@ -1,13 +1,14 @@
-"""What is drawn of several runs is read back from the figures."""
+"""What is drawn of one run or several is read back from the figures: shares, numbers, curves, names."""
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from nlu.display.canvas import drawn
 from nlu.display.curve_figures import Curve, Drawing, draw
-from nlu.display.score_figures import KeptScores, draw_by_class
+from nlu.display.score_figures import KeptScores, confusion_figure, draw_by_class
 
 
 def legend_of(figure: Figure) -> list[str]:
@@ -75,3 +76,23 @@ def test_classes_are_sorted_by_mean_f1_with_the_deviation_over_runs() -> None:
     (bars,) = axes.containers
     ends = sorted((segment[0][0], segment[1][0]) for segment in bars.lines[2][0].get_segments())
     assert ends == [pytest.approx(pair) for pair in ((0.48, 0.52), (0.73, 0.77), (0.88, 0.92))]
+
+
+def tick_names(axes: Axes) -> tuple[list[str], list[str]]:
+    return [one.get_text() for one in axes.get_xticklabels()], [one.get_text() for one in axes.get_yticklabels()]
+
+
+def test_shades_are_shares_of_the_rows_of_a_class_and_numbers_its_rows() -> None:
+    matrix = np.array([[30, 10, 0], [1, 2, 5], [0, 0, 0]])
+    axes = confusion_figure("dev", ["a", "b", "c"], matrix).axes[0]
+    assert np.asarray(axes.images[0].get_array()) == pytest.approx(
+        np.array([[0.75, 0.25, 0], [0.125, 0.25, 0.625], [0, 0, 0]])
+    )
+    assert tick_names(axes) == (["a", "b", "c"], ["a", "b", "c (no rows)"])
+    (grey,) = [patch for patch in axes.patches if patch.get_facecolor()[0] == pytest.approx(0xD9 / 255)]
+    assert (grey.get_y(), grey.get_height()) == (1.5, 1), "the line of the class without rows is not white"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "label")
+    written = {(int(text.get_position()[1]), int(text.get_position()[0])): text.get_text() for text in axes.texts}
+    assert written == {(0, 0): "30", (0, 1): "10", (1, 0): "1", (1, 1): "2", (1, 2): "5"}
+    colours = {text.get_text(): text.get_color() for text in axes.texts}
+    assert colours["30"] == "white" and colours["2"] == "black"
