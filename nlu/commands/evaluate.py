@@ -6,7 +6,7 @@ python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from nlu.config.choices import EVALUATE, RUN
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
+from nlu.config.types import ConfigLike
 
 
 def main(composed: DictConfig) -> int:
@@ -50,7 +51,7 @@ def main(composed: DictConfig) -> int:
     # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
     # All problems at once, before torch is imported.
-    if found := [*unresolved, *own, *_cross(config, named), *_table(config)]:
+    if found := [*unresolved, *own, *_cross(config, named), *_idle(config, overrides), *_table(config)]:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
@@ -109,6 +110,20 @@ def _table(config: Mapping[str, object]) -> list[str]:
     except UserError as error:
         return error.problems
     return []
+
+
+def _idle(config: ConfigLike, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield the given keys of reading that apply to no file, of the configuration of a run."""
+    data = config.get("data")
+    if config.get("run") is None or not isinstance(data, Mapping):
+        return
+    from nlu.data.fields import idle_keys
+    from nlu.data.rules import formats_of
+
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    values = {key: value for key, value in data.items() if f"data.{key}" in given}
+    # The training rows are not read, and stand for those that are scored.
+    yield from idle_keys(values, formats_of(data), "data")
 
 
 def command() -> NoReturn:

@@ -1,6 +1,6 @@
 """The fields that the rows of a task must have, and the usual names of columns; known before any file is read."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import get_args
 
@@ -25,6 +25,11 @@ SUFFIX_FORMATS = {
     ".conll": "conll", ".conllu": "conll", ".xlsx": "xlsx", ".xlsm": "xlsx", ".xlsb": "xlsx", ".xls": "xlsx",
     ".ods": "xlsx",
 }  # fmt: skip
+FORMATS_OF_KEYS = {
+    "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",), "records": ("json", "jsonl"),
+    "skip_lines": ("csv", "tsv", "xlsx", "jsonl", "json", "conll", "lines"),
+}  # fmt: skip
+"""Keys of reading that apply only to some formats."""
 NAMES_OF_TEXTS = (
     "text sentence content review comment body question query title utterance document doc news message input passage "
     "文本 内容 评论 句子 标题 问题 正文 评价"
@@ -62,6 +67,24 @@ def format_by_suffix(reference: str) -> str | None:
 def has_rows(path: Path) -> bool:
     """Return whether a file of a corpus has rows, by its suffix; any other is read line by line."""
     return path.suffix.lower() not in (".txt", ".conll", ".conllu") and path.suffix.lower() in SUFFIX_FORMATS
+
+
+def idle_keys(values: ConfigLike, formats: Set[str | None], group: str) -> Iterator[str]:
+    """Yield a problem for each key of FORMATS_OF_KEYS that applies to none of the formats.
+
+    `formats` are those of all files; None is one that is not known yet, to which every key may apply. `group` is the
+    one of the keys in messages: data or input.
+    """
+    for key, able in FORMATS_OF_KEYS.items():
+        value = values.get(key)
+        # The first sheet has the number 0.
+        is_set = value is not None and (value != 0 or key == "sheet")
+        if is_set and formats and formats.isdisjoint((*able, None)):
+            read = f"the files are {' and '.join(sorted(map(str, formats)))}"
+            yield (
+                f"{group}.{key} is {value!r}, but {read}, and it applies to {', '.join(able)} only; leave out "
+                f"{group}.{key}, or correct {group}.format"
+            )
 
 
 def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from nlu.data.fields import (
     SENTENCE,
     chosen_layout,
     format_by_suffix,
+    idle_keys,
     known_roles,
     layouts_of,
     missing_roles,
@@ -40,6 +41,14 @@ def file_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
             "by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
     yield from _path_problems(data)
+    if data.get("reader") is not None and data.get("format") not in (None, "auto"):
+        yield (
+            f"data.reader is set and data.format is {data['format']}, but a reader decides what the format is; leave "
+            "data.format out, or set data.reader=null"
+        )
+    # A run that is scored was trained with its keys; nlu.evaluate checks those that are given.
+    if config.get("run") is config.get("export") is None:
+        yield from idle_keys(data, formats_of(data), "data")
     yield from _long_problems(config, task)
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(
@@ -49,9 +58,12 @@ def file_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
 
 
 def _long_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
-    data = config["data"]
+    data, is_scored = config["data"], config.get("run") is not None or config.get("export") is not None
     long, stride, max_len = (data.get(key) for key in ("long", "stride", "max_len"))
     if long != "windows":
+        # The windows of a run that is scored may be left out.
+        if stride is not None and not is_scored:
+            yield f"data.stride is {stride}, but data.long is {long}; set data.long=windows, or data.stride=null"
         return
     if isinstance(stride, int) and isinstance(max_len, int) and 2 * stride > max_len:
         yield f"data.stride is {stride}, more than half of data.max_len, {max_len}; set it to <= {max_len // 2}"
@@ -280,6 +292,11 @@ def _own_roles(data: ConfigLike) -> tuple[str, ...] | None:
 
 def _sets(data: ConfigLike, num_folds: int | None) -> Iterator[str]:
     has_no_dev = "dev" in data and data["dev"] is None
+    if has_no_dev and data.get("exclude_dev_from_train"):
+        yield (
+            "data.exclude_dev_from_train is true, but data.dev is null; set data.dev to the files, among those of "
+            "data.train, that are to be scored instead of trained on"
+        )
     if num_folds is None and has_no_dev and "dev_fraction" in data and not 0 < data["dev_fraction"] < 1:
         yield (
             f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "

@@ -19,6 +19,7 @@ from nlu.config.errors import UserError, keys_called
 from nlu.config.sentences import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
+from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress_bars import Bar, Progress
@@ -68,6 +69,8 @@ def run_prediction(config: Predict, located: Located) -> int:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
                 works.append(work_of(own, trained, path, ranks))
+            if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
+                raise UserError(*idle)
             for work in works:
                 work.run(ranks)
         for pieces in outputs if ranks.is_first else ():

@@ -33,6 +33,30 @@ def test_a_text_is_compared_with_itself_only_by_a_loss_with_in_batch_negatives(c
     assert "data.fields gives text_a and text_b the same column, 'text'" in found
 
 
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ("data.sheet=0",),
+            "data.sheet is 0, but the files are csv, and it applies to xlsx only; leave out data.sheet",
+        ),
+        (
+            ("data.train=my.jsonl", 'data.quote="\'"'),
+            'data.quote is "\'", but the files are jsonl, and it applies to csv, tsv',
+        ),
+        (
+            ("data.format=conll", "data.separator=';'", "task=tag", "data.fields={tokens: 0, tags: 1}"),
+            "data.separator is ';', but the files are conll, and it applies to csv, tsv only",
+        ),
+    ],
+)
+def test_a_key_that_applies_to_no_file_of_the_run_is_refused(composer, overrides, problem):
+    for name in ("my.jsonl", "my.parquet"):
+        Path(name).touch()
+    (found,) = composer.problems_of(composer.plain(*OWN, *overrides))
+    assert found.startswith(problem)
+
+
 def test_a_run_scored_on_another_format_does_not_keep_the_separator_of_its_files(composer):
     saved = with_defaults(composer.plain(*OWN, "data.separator=';'", "data.skip_lines=1"), RUN)
     for name, kept in (("new.jsonl", (None, 0)), ("new.csv", (";", 1))):

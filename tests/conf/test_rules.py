@@ -28,6 +28,7 @@ def test_rows_may_be_as_long_as_the_model_has_positions_and_no_longer(problems_o
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
+        (["data.stride=8"], "data.stride is 8, but data.long is cut; set data.long=windows, or data.stride=null"),
         (
             ["data.long=windows", "data.stride=33", "data.max_len=64"],
             "data.stride is 33, more than half of data.max_len, 64; set it to <= 32",
@@ -164,6 +165,10 @@ AT_THE_LIMIT = [
     (f"{OWN} folds.group_by=shop", f"{OWN} folds.group_by=shop data.dev=my.csv", "no training row is held out"),
     ("model=bert_tiny model.heads=4", "model=bert_tiny model.heads=7", "model.heads is 7, which does not divide"),
     ("tokenizer.vocab=my.csv", "tokenizer.vocab=no.txt", "tokenizer.vocab is 'no.txt', which does not exist"),
+    (f"{OWN} data.exclude_dev_from_train=true data.dev=my.csv", f"{OWN} data.exclude_dev_from_train=true", "is null"),
+    ("trainer.patience=null trainer.eval_interval=0", "trainer.patience=1ep trainer.eval_interval=0", "scores only at"),
+    ("trainer.patience=2ep trainer.eval_interval=1ep", "trainer.patience=1ep trainer.eval_interval='0'", "scores only"),
+    ("trainer.save=false", "trainer.save=false trainer.keep_best=2", "trainer.save is false, so no checkpoint exists"),
     ("trainer.major_metric=f1_macro", "trainer.major_metric=f1_score", "nearest: f1_macro; set"),
     ("trainer.major_metric=f1", "trainer.major_metric=acuracy", "nearest: accuracy"),
     (f"{SIDES} head.features=concat", f"{SIDES} head.features=cosine", "set head.features=concat, or head=auto"),

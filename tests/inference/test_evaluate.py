@@ -104,6 +104,7 @@ def test_a_sample_has_the_same_share_of_each_label(tmp_path: Path) -> None:
         (["data.test=IN", "group_by=queries"], ["queries"]),
         (["data.test=DIR/absent.jsonl"], ["absent.jsonl"]),
         (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
+        (["data.test=IN", "data.quote="], ["data.quote is '', but the files are jsonl, and it applies to csv, tsv"]),
         (["checkpoint=best-9"], ["lacks a checkpoint best-9"]),
         (["data.test=null"], ["nothing would be scored"]),
         (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),

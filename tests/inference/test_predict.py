@@ -161,6 +161,10 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
         (["output=OUT/o.csv", "input.fields={text: texts}"], ["is 'texts', but the header has", "nearest: text"]),
         (["output=OUT/o.csv", "input.fields={label: text}"], ["the run reads text"]),
         (["output=OUT/o.csv", "input.separator=ab"], ["input.separator is 'ab' but must be one character"]),
+        (
+            ["output=OUT/o.csv", "input.sheet=a"],
+            ["input.sheet is 'a', but the files are csv, and it applies to xlsx only; leave out input.sheet"],
+        ),
         (["output=OUT/o.csv", "checkpoint=best-7"], ["lacks a checkpoint best-7", "best-1, best-2, last"]),
         (["output=OUT/o.csv", "checkpoint=OUT"], ["is not a checkpoint"]),
         (["output=OUT/o.csv", "run=ABOVE"], ["lacks the config.yaml", "run: name one"]),

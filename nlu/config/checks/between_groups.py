@@ -170,6 +170,22 @@ def _trainer(trainer: Config) -> Iterator[str]:
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"
         )
+    if trainer.get("batch_tokens") and trainer["window_rows"]:
+        yield (
+            f"trainer.window_rows is {trainer['window_rows']}, but trainer.batch_tokens={trainer['batch_tokens']} cuts "
+            "micro-batches from the lengths of all rows; leave out one of the two"
+        )
+    for key, default in (("keep_best", 1), ("save_above", None), ("stop_after", None)):
+        if not trainer["save"] and trainer[key] != default:
+            yield (
+                f"trainer.{key} is {trainer[key]}, but trainer.save is false, so no checkpoint exists; leave out one "
+                "of the two"
+            )
+    if trainer["patience"] is not None and trainer["eval_interval"] in (0, "0"):
+        yield (
+            f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
+            "trainer.eval_interval to less than the patience, or trainer.patience=null"
+        )
 
 
 def _repeats(config: Config) -> Iterator[str]:
