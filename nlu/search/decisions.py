@@ -26,9 +26,9 @@ def decision_rows(trials: Sequence[FrozenTrial]) -> list[Row]:
     found: list[tuple[tuple[int, ...], Row]] = []
     for trial in trials:
         # A pause is decided before the step that another trial gets instead.
-        found += (((number, 0), _row(trial, "paused", pause["at"], number)) for number, pause in pauses_of(trial))
+        found += (((number, 0), _decision_row(trial, "paused", pause["at"], number)) for number, pause in pauses_of(trial))
         for place, (number, step) in enumerate(steps_of(trial)):
-            row = _row(trial, "continued" if place else "begun", step["until"], number)
+            row = _decision_row(trial, "continued" if place else "begun", step["until"], number)
             found.append(((number, 1), {**row, **step["why"]}))
         found += (((0, trial.number, row["examples"]), row) for row in _judged(trial))
     return [row for _, row in sorted(found, key=lambda each: each[0])]
@@ -39,7 +39,7 @@ def write_decisions(path: Path, rows: Sequence[Row]) -> None:
     write_table(path, COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows))
 
 
-def _row(trial: FrozenTrial, what: str, at: int, number: int | None = None) -> Row:
+def _decision_row(trial: FrozenTrial, what: str, at: int, number: int | None = None) -> Row:
     value = value_at_end(trial, at)
     value = value if value is not None and math.isfinite(value) else None
     return {"decision": number, "trial": trial.number, "what": what, "examples": at, "value": value}
@@ -51,6 +51,6 @@ def _judged(trial: FrozenTrial) -> Iterator[Row]:
     rungs = {int(found[1]): judged for name, judged in trial.system_attrs.items() if (found := pattern.fullmatch(name))}
     for at, judged in sorted(rungs.items()):
         value = judged["value"] if math.isfinite(judged["value"]) else None
-        yield {**_row(trial, "passed" if judged["passed"] else "pruned", at), "value": value}
+        yield {**_decision_row(trial, "passed" if judged["passed"] else "pruned", at), "value": value}
     if trial.state.name == "PRUNED" and not rungs:
-        yield _row(trial, "pruned", trial.last_step or 0)
+        yield _decision_row(trial, "pruned", trial.last_step or 0)
