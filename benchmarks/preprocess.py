@@ -97,8 +97,8 @@ def native(turns: Turns, *, path: Path, rows: int, threads: int) -> None:
     # Before the import, since the tokenizers library reads it once.
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     from nlu.data.dataset import Files
-    from nlu.data.plan import plan_of
     from nlu.data.prepare import prepare
+    from nlu.data.store_plan import plan_of
     from nlu.data.tokenizing import WordPiece
 
     fields = FIELDS[path.name]

@@ -10,10 +10,10 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 
-from nlu.search import steps
+from nlu.search import trial_steps
+from nlu.search.deciding import build
 from nlu.search.pruners import PRUNER, HalvingPruner
 from nlu.search.sampling import SeededByTrial, drawing, stable_seed
-from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.scheduler import PAUSING, first_decision
 from nlu.search.space import Space
 
@@ -90,27 +90,27 @@ class Simulation:
         if self._pruner is not None:
             return self._begun(self._study.ask().number) if may_begin else None
         began_s = time.process_time()
-        log = steps.log_of(trials)
+        log = trial_steps.log_of(trials)
         asking, self._asking = self._asking, None
         decision = self._scheduler.decide(
-            steps.standings(trials, maximize=True, asking=asking), log, may_begin=may_begin
+            trial_steps.standings(trials, maximize=True, asking=asking), log, may_begin=may_begin
         )
         self.decision_s.append(time.process_time() - began_s)
         if decision is None:
             return None
         self.steps += 1
         self.starts += decision.number is None or decision.number != asking
-        name, step = steps.step_of(decision, len(log), answers=True)
+        name, step = trial_steps.step_of(decision, len(log), answers=True)
         if decision.number is not None:
             self._storage.set_trial_system_attr(decision.number, name, step)
             return decision.number
-        fixed = {} if decision.values is None else {steps.FIXED: dict(decision.values)}
+        fixed = {} if decision.values is None else {trial_steps.FIXED: dict(decision.values)}
         trial = create_trial(state=TrialState.RUNNING, system_attrs={name: step, **fixed})
         return self._begun(self._storage.create_new_trial(self._study._study_id, trial))
 
     def _begun(self, number: int) -> int:
         trial = self._storage.get_trial(number)
-        draw = drawing(self._study, trial, trial.system_attrs.get(steps.FIXED, {}))
+        draw = drawing(self._study, trial, trial.system_attrs.get(trial_steps.FIXED, {}))
         distributions: dict[str, BaseDistribution] = {}
 
         def suggest(key: str, distribution: BaseDistribution) -> object:
@@ -121,14 +121,14 @@ class Simulation:
         for key, value in values.items():
             own = distributions[key].to_internal_repr(value)
             self._storage.set_trial_param(number, key, own, distributions[key])
-        self._storage.set_trial_user_attr(number, steps.VALUES, values)
+        self._storage.set_trial_user_attr(number, trial_steps.VALUES, values)
         self._curves[number] = self._source.curve(values)
         return number
 
     def _length(self, number: int) -> int:
         """Return the evaluations until the next decision about a trial."""
         trial = self._storage.get_trial(number)
-        if (until := steps.until_of(trial)) is not None:
+        if (until := trial_steps.until_of(trial)) is not None:
             return until - (trial.last_step or 0)
         return 1
 
@@ -147,5 +147,5 @@ class Simulation:
         if until == self._end:
             self._study.tell(number, float(max(reported)))
         else:
-            self._storage.set_trial_system_attr(number, *steps.pause_of(until, self.steps))
+            self._storage.set_trial_system_attr(number, *trial_steps.pause_of(until, self.steps))
             self._asking = number

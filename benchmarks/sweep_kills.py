@@ -137,8 +137,8 @@ def outcome(folder: Path, url: str, pruner: str) -> dict[int, dict]:
     """Return what came of each trial of a finished sweep; exits where one is missing or unfinished."""
     import optuna
 
-    from nlu.search.steps import log_of, steps_of
-    from nlu.search.storage.opening import open_storage
+    from nlu.search.storage.open_study import open_storage
+    from nlu.search.trial_steps import log_of, steps_of
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.load_study(study_name=folder.name, storage=open_storage(url))
@@ -169,7 +169,7 @@ def outcome(folder: Path, url: str, pruner: str) -> dict[int, dict]:
 
 def sweep_storage(wanted: str | None, folder: Path) -> tuple[str | None, str]:
     """Return the storage to write into the command, and the URL under which it is found afterwards."""
-    from nlu.search.storage.opening import storage_url
+    from nlu.search.storage.open_study import storage_url
 
     if wanted is not None and wanted.startswith(("s3", "oss")):
         wanted = f"{wanted.rstrip('/')}/{folder.name}"

@@ -148,8 +148,8 @@ def _page(given: Namespace) -> str:
 def _report(given: Namespace, out: str | None) -> int:
     # Imported late: `--help` and wrong flags need none of this.
     from nlu.data.dialect import Dialect
-    from nlu.data.survey.report import as_record, report_on
     from nlu.data.survey.sources import of_files
+    from nlu.data.survey.survey_report import as_record, report_on
     from nlu.data.survey.walk import walk
     from nlu.display.progress_bars import Progress
     from nlu.display.survey_tables import print_survey

@@ -117,8 +117,8 @@ def _idle(config: ConfigLike, overrides: Sequence[str]) -> Iterator[str]:
     data = config.get("data")
     if config.get("run") is None or not isinstance(data, Mapping):
         return
+    from nlu.data.data_rules import formats_of
     from nlu.data.fields import idle_keys
-    from nlu.data.rules import formats_of
 
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
     values = {key: value for key, value in data.items() if f"data.{key}" in given}

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     from nlu.jobs.submissions import submissions_below
 
     if given.stop:
-        from nlu.search.stopping import end_search
+        from nlu.search.closing import end_search
 
         print(end_search(given.folder, lambda text: print(f"nlu: {text}", file=sys.stderr)))
         return 0

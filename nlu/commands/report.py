@@ -180,7 +180,7 @@ def search(arguments: Sequence[str]) -> int:
         raise UserError(f"DIR is {given}; copy the folder of the search by python -m nlu.io cp -r, and name the copy")
     folder = Path(given)
 
-    from nlu.search.storage.opening import study_in
+    from nlu.search.storage.open_study import study_in
     from nlu.search.summary import write_summary
 
     return 0 if write_summary(study_in(folder), folder) else 1

@@ -16,14 +16,14 @@ import numpy as np
 from nlu.config.errors import DataError
 from nlu.config.sentences import called, counted
 from nlu.data.findings import Collector, Seen
-from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Problem, Values, unusable
-from nlu.data.plan import Plan
+from nlu.data.lists_in_cells import labels_of
 from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
 from nlu.data.seeds import text_hash, text_hashes
 from nlu.data.store import Misfit, Origin, SetWriter
+from nlu.data.store_plan import Plan
 from nlu.data.tokenizing import Tokenizer
 
 Good = list[tuple[int, Row, Any]]

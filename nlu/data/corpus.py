@@ -24,17 +24,17 @@ from nlu.config.keys import takes
 from nlu.config.sentences import listed
 from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
+from nlu.data.data_rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.dataset import Files
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import has_rows
 from nlu.data.keys import BreakMode, Words
 from nlu.data.layouts import Problem, Single, Values, check_text
+from nlu.data.pieces import begins_word
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import column_names, open_text, read_rows
-from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import Tokenizer
-from nlu.data.word_starts import begins_word
 
 LINES_AT_ONCE = 1024
 """lines that are tokenized together"""

@@ -16,8 +16,8 @@ from nlu.config.sentences import called, counted, listed, shortened
 from nlu.data.dataset import SourceFile
 from nlu.data.dialect import SEPARATED_BY
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES
-from nlu.data.labels import FLAGS, PAIRS, listed_labels
 from nlu.data.layouts import Values
+from nlu.data.lists_in_cells import FLAGS, PAIRS, listed_labels
 from nlu.data.readers import TABLES, WIDTH, format_of, has_header
 from nlu.data.reading import Reading
 

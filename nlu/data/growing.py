@@ -26,11 +26,10 @@ from nlu.data.building import Builder, gc_frozen
 from nlu.data.examples import Examples
 from nlu.data.layouts import Layout
 from nlu.data.opening import Store, meta_of, open_sets
-from nlu.data.plan import Plan
 from nlu.data.prepare import ProgressBar, is_good, quiet, refuse_headers, write_meta
 from nlu.data.reading import Texts
-from nlu.data.shards import StoreDamaged, mapped
-from nlu.data.store import StoredSet
+from nlu.data.store import StoreDamaged, StoredSet, mapped
+from nlu.data.store_plan import Plan
 from nlu.data.targets import Target
 from nlu.storage.cache import cache_dir
 from nlu.storage.locks import Locked, hold_lock, is_locked

@@ -15,7 +15,7 @@ Words = Literal["plain", "spaces", "jieba"]
 class Files:
     """Your own rows; the named data sets are presets of it."""
 
-    rules_of_config: ClassVar[str] = "nlu.data.rules.file_problems"
+    rules_of_config: ClassVar[str] = "nlu.data.data_rules.file_problems"
     train: Source
     """Training rows: a file, a pattern (split*), a URL or a list of them; with format=lines {label: file}."""
     dev: Source | None = None
@@ -79,7 +79,7 @@ class Files:
 class Corpus:
     """Files of sentences, from which blocks of tokens are made."""
 
-    rules_of_config: ClassVar[str] = "nlu.data.rules.corpus_problems"
+    rules_of_config: ClassVar[str] = "nlu.data.data_rules.corpus_problems"
     train: str | list[str]
     """Files to train on: a file, a pattern (split*), a URL or a list of them."""
     dev: Source | None = None

@@ -18,10 +18,9 @@ from nlu.config.errors import DataError
 from nlu.config.keys import takes
 from nlu.data import keys as schemas
 from nlu.data.opening import Store
-from nlu.data.order import Order, remember
+from nlu.data.order import Order, TokenOrder, remember
 from nlu.data.seeds import generator
 from nlu.data.targets.base import Target
-from nlu.data.token_order import TokenOrder
 
 Value = TypeVar("Value")
 

@@ -15,10 +15,9 @@ from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together, rarest_labels
 from nlu.data.layouts import LAYOUTS, Layout, Pair
-from nlu.data.plan import Plan
 from nlu.data.reading import Texts
-from nlu.data.shards import StoreDamaged
-from nlu.data.store import StoredSet
+from nlu.data.store import StoreDamaged, StoredSet
+from nlu.data.store_plan import Plan
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 

@@ -13,13 +13,13 @@ from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.findings import Finding
+from nlu.data.first_rows import Sample
 from nlu.data.folds import Fold
 from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
-from nlu.data.plan import Plan
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
-from nlu.data.shards import StoreDamaged
-from nlu.data.shown import Sample
+from nlu.data.store import StoreDamaged
+from nlu.data.store_plan import Plan
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.storage.cache import staging_folder

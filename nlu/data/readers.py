@@ -20,9 +20,8 @@ from nlu.data.conll import Columns, sentences
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, require_utf_8
 from nlu.data.fields import SENTENCE, SUFFIX_FORMATS
 from nlu.data.json_files import ABSENT, document_records, field_of, is_document, reason_of
-from nlu.data.labels import applies, plain_labels
-from nlu.data.lists import is_single, read_lists, sentence_column
-from nlu.data.lists import sentences as sentences_of_rows
+from nlu.data.lists_in_cells import applies, is_single, plain_labels, read_lists, sentence_column
+from nlu.data.lists_in_cells import sentences as sentences_of_rows
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
 from nlu.storage.locations import plain_name

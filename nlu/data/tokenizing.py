@@ -18,9 +18,19 @@ from tokenizers import Tokenizer as Backend
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import takes
 from nlu.data import keys as schemas
-from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
+from nlu.data.pieces import (
+    PIECES,
+    SPACE_BYTE,
+    PieceTokenizer,
+    can_cut,
+    count_words,
+    encoded,
+    ids_of_units,
+    marks_beginnings,
+    options_of,
+    without_mark,
+)
 from nlu.data.tokenizer_files import backend_at, backend_of_file, bert, numbers_of, read_vocab, set_case, with_tokens
-from nlu.data.word_starts import SPACE_BYTE, ids_of_units, marks_beginnings, options_of, without_mark
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}

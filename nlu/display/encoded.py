@@ -16,7 +16,7 @@ GAP = 2
 
 
 def print_encoded(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
-    """Print the first examples of a set, as `nlu.data.shown` describes them."""
+    """Print the first examples of a set, as `nlu.data.first_rows` describes them."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     for number, example in enumerate(examples, 1):
         print_table("\n".join([f"{name} {number}: {example['place']}", *_lines(example, width), ""]))

@@ -1,6 +1,6 @@
 """The page of a survey of data files: its figures, its tables and some of the texts.
 
-The record is what `nlu.data.survey.report.as_record` returns.
+The record is what `nlu.data.survey.survey_report.as_record` returns.
 """
 
 import html

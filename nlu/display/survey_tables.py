@@ -1,6 +1,6 @@
 """Tables of a survey of data files, for the terminal and for the page.
 
-The record is what `nlu.data.survey.report.as_record` returns.
+The record is what `nlu.data.survey.survey_report.as_record` returns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

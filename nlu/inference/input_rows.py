@@ -22,8 +22,8 @@ from nlu.config.targets import build
 from nlu.data.dataset import find_file
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, USUAL_OF_TAGGING, usual_fields
-from nlu.data.labels import applies
 from nlu.data.layouts import Values
+from nlu.data.lists_in_cells import applies
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, BadRows
 from nlu.data.reader import Row as RowOfFile

@@ -22,7 +22,7 @@ from nlu.config.stopping import STOPPED, Stopped
 from nlu.display.progress_bars import console
 from nlu.jobs.queue import JobState, Look, Queue, QueueContext, QueuedJob, Ticket, cancel, look_at, open_queue
 from nlu.jobs.submissions import Submissions, Submitted, submissions_below
-from nlu.search.storage.opening import held_search
+from nlu.search.storage.open_study import held_search
 
 AWAY_AFTER = 3
 """the number of failed questions in a row after which a message says that the queue does not answer"""

@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from nlu.config.sentences import counted
-from nlu.search import resources
+from nlu.search import pruners
 from nlu.search.channel import COMPLETE
 from nlu.search.goals import MEASURED, Goals
 from nlu.search.plan import Plan
@@ -50,7 +50,7 @@ def announce(board: Board, plan: Plan, finished: int, begun: int, paused: int) -
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "
         f"{plan.direction} ({plan.folder})"
     )
-    for line in resources.announced(plan.spec, plan.n_trials):
+    for line in pruners.announced(plan.spec, plan.n_trials):
         board.say(line)
     if plan.warning is not None:
         board.say(f"warning: {plan.warning}", style="yellow")

@@ -28,8 +28,8 @@ from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.search.goals import MEASURED, Goals, quantities_of
 from nlu.search.pruners import PRUNER, HalvingPruner
-from nlu.search.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
+from nlu.search.trial_steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
 from nlu.storage.locks import hold_lock
 from nlu.storage.pointer import TakenOver
 

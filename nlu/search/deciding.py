@@ -1,4 +1,7 @@
-"""Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect."""
+"""The scheduler of a search, from the specification of its pruner and its space.
+
+Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect.
+"""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,14 +13,35 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nlu.search import channel, steps
+from nlu.search import channel, trial_steps
 from nlu.search.plan import Plan
 from nlu.search.sampling import drawing, grid_point, stable_seed
-from nlu.search.schedulers.choosing import build
 from nlu.search.schedulers.encoding import drawn_anywhere
-from nlu.search.schedulers.scheduler import PAUSING, Decision
+from nlu.search.schedulers.scheduler import ASHA, FREEZE_THAW, PAUSING, Asha, Decision, Lengths, Scheduler
 from nlu.search.slots import BASIC
-from nlu.search.space import grid_values, identity
+from nlu.search.space import Space, grid_values, identity
+
+
+def build(spec: Mapping[str, Any], space: Space, composed: Callable[[str], str | None], seed: int) -> Scheduler | None:
+    """Return the scheduler for a pruner (`nlu.search.pruners.pruner_spec`); None for one that pauses no trial.
+
+    `composed` returns the value of a key that is not drawn, as for `Space.draw`.
+    """
+    if spec["name"] == ASHA:
+        return Asha.of(spec)
+    if spec["name"] != FREEZE_THAW:
+        return None
+    # Its libraries take half a second to import.
+    from nlu.search.schedulers.encoding import Encoding
+    from nlu.search.schedulers.freeze_thaw import FreezeThaw
+
+    conditional = [name for name in space.names if name not in space.params]
+    encoding = Encoding({name: space.distributions(name) for name in space.names}, conditional)
+    factor = spec["reduction_factor"]
+    return FreezeThaw(
+        Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, space.priors, factor=factor
+    )
+
 
 DRAWS, ANYWHERE = 10, 10_000
 """so often the sampler draws a trial whose values an earlier one has, and so often such a trial is drawn at random"""
@@ -66,10 +90,10 @@ class Steps:
         """Return a trial with all its values, those of no trial before. What a kill cut off is made up for."""
         trial_id = self._plan.trial_id(number)
         frozen = self._plan.storage.get_trial(trial_id)
-        values: dict[str, Any] = frozen.user_attrs.get(steps.VALUES) or self._values(frozen, trial_id)
-        if steps.VALUES not in frozen.user_attrs:
+        values: dict[str, Any] = frozen.user_attrs.get(trial_steps.VALUES) or self._values(frozen, trial_id)
+        if trial_steps.VALUES not in frozen.user_attrs:
             # First, in one write: from now on the trial is never drawn again.
-            self._plan.storage.set_trial_user_attr(trial_id, steps.VALUES, values)
+            self._plan.storage.set_trial_user_attr(trial_id, trial_steps.VALUES, values)
         elif len(frozen.params) == len(values):
             return frozen
 
@@ -86,7 +110,7 @@ class Steps:
         """Draw a trial: again, if an earlier one has its values, and in the end any that none has."""
         study, space, composed = self._plan.study, self._plan.space, self._plan.composed_value
         # A former version wrote one parameter after the other.
-        given = {**frozen.system_attrs.get(steps.FIXED, {}), **frozen.params}
+        given = {**frozen.system_attrs.get(trial_steps.FIXED, {}), **frozen.params}
         tried = _tried(self._trials()[: frozen.number])
         for again in range(DRAWS):
             found = space.draw(drawing(study, frozen, given, again), composed)
@@ -112,11 +136,11 @@ class Steps:
         trials = self._trials()
         if not self.pauses:
             return self._begin({}, {}, is_first=not trials) if self._may_begin(trials) else None
-        log = steps.log_of(trials)
+        log = trial_steps.log_of(trials)
         decision = self._decision(trials, log, busy)
         if decision is None:
             return None
-        name, step = steps.step_of(decision, len(log), answers=self._answers)
+        name, step = trial_steps.step_of(decision, len(log), answers=self._answers)
         if decision.number is None:
             # In one write: after a kill there are both the trial and its step, or none.
             return self._begin({name: step}, decision.values or {}, is_first=not trials)
@@ -126,14 +150,14 @@ class Steps:
     def answer(self, number: int, busy: Collection[int]) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused."""
         trials = self._trials()
-        log = steps.log_of(trials)
+        log = trial_steps.log_of(trials)
         decision = self._decision(trials, log, busy, asking=number)
         if decision is not None and decision.number == number:
-            self._write(number, *steps.step_of(decision, len(log), answers=self._answers))
+            self._write(number, *trial_steps.step_of(decision, len(log), answers=self._answers))
             self._say(f"trial {number} continues: {_reached(trials[number])}")
         else:
             # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
-            self._write(number, *steps.pause_of(trials[number].user_attrs[steps.ASKS], len(log)))
+            self._write(number, *trial_steps.pause_of(trials[number].user_attrs[trial_steps.ASKS], len(log)))
 
     @property
     def left(self) -> int:
@@ -151,7 +175,7 @@ class Steps:
     def follow(self, number: int) -> None:
         """Give a trial the state that its steps imply."""
         trial_id = self._plan.trial_id(number)
-        steps.follow(self._plan.storage, self._plan.storage.get_trial(trial_id), trial_id)
+        trial_steps.follow(self._plan.storage, self._plan.storage.get_trial(trial_id), trial_id)
 
     def _decision(
         self,
@@ -161,7 +185,7 @@ class Steps:
         asking: int | None = None,
     ) -> Decision | None:
         """Return what the scheduler decides."""
-        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking, busy=busy)
+        found = trial_steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking, busy=busy)
         assert self.scheduler is not None, "the search pauses trials"
         return self.scheduler.decide(found, log, may_begin=self._may_begin(trials))
 
@@ -177,7 +201,7 @@ class Steps:
         values = {**values, **(self._plan.space.priors if is_first else {})}
         if self._plan.is_grid:
             values = grid_point(grid_values(self._plan.space), self._plan.seed, self._begun)
-        fixed = {steps.FIXED: values} if values else {}
+        fixed = {trial_steps.FIXED: values} if values else {}
         trial = create_trial(state=TrialState.RUNNING, system_attrs={**attributes, **fixed})
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
         number = self._plan.storage.get_trial(trial_id).number
@@ -190,7 +214,7 @@ class Steps:
 
 def _tried(trials: Sequence[FrozenTrial]) -> set[object]:
     """Return the identities of the configurations of some trials."""
-    return {identity(values) for trial in trials if (values := steps.values_of(trial)) is not None}
+    return {identity(values) for trial in trials if (values := trial_steps.values_of(trial)) is not None}
 
 
 def paused_line(trial: FrozenTrial) -> str:

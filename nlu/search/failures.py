@@ -20,7 +20,7 @@ from nlu.config.sentences import counted
 from nlu.jobs.following import cancel_jobs, latest
 from nlu.jobs.full_queue import give_up
 from nlu.jobs.submissions import Submissions
-from nlu.search import steps
+from nlu.search import trial_steps
 from nlu.search.board import Board
 from nlu.search.channel import ATTEMPT, REASON
 from nlu.search.faults import last_line, machine_fault
@@ -105,7 +105,7 @@ def place_of(frozen: FrozenTrial, folder: Path, command: str) -> list[Any]:
 
     `command` names the command whose launches are compared, empty if all of the search are.
     """
-    examples, decided = frozen.last_step or 0, len(steps.steps_of(frozen))
+    examples, decided = frozen.last_step or 0, len(trial_steps.steps_of(frozen))
     return [frozen.user_attrs.get(ATTEMPT, 0), examples, decided, _saved_at(folder), command]
 
 

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.display.canvas import svg_of
 from nlu.display.console_tables import Column
 from nlu.display.page import html_table, section, write_page
-from nlu.search.steps import is_paused
+from nlu.search.trial_steps import is_paused
 from nlu.search.trials import Summary, columns_of
 
 log = logging.getLogger(__name__)

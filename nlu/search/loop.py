@@ -17,9 +17,10 @@ from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.config.sentences import counted
 from nlu.runs.mirror import Mirror
-from nlu.search import steps
+from nlu.search import trial_steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
 from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, REASON, outcome_now, worked_s
+from nlu.search.closing import LEFT, Keeper, close, close_open, has_outcome, note_kept, with_outcome
 from nlu.search.deciding import Steps, paused_line
 from nlu.search.failures import (
     DEATHS,
@@ -36,12 +37,10 @@ from nlu.search.failures import (
     since,
 )
 from nlu.search.faults import StorageUnavailable
-from nlu.search.folder import OVER, bring_trials_back
 from nlu.search.goals import best_trials
-from nlu.search.keeping import Keeper, note_kept
 from nlu.search.plan import Plan
 from nlu.search.slots import Ended
-from nlu.search.stopping import LEFT, close, close_open, has_outcome, with_outcome
+from nlu.search.sweep_folder import OVER, bring_trials_back
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
@@ -72,12 +71,14 @@ class Search:
         finished = [trial for trial in trials if trial.state.is_finished()]
         # A trial may have failed as it saved to pause, and its search was killed before it closed the trial.
         self.waiting = [
-            one.number for one in trials if steps.is_waiting(one) or (steps.is_paused(one) and has_outcome(one))
+            one.number
+            for one in trials
+            if trial_steps.is_waiting(one) or (trial_steps.is_paused(one) and has_outcome(one))
         ]
         self.idle = Idle(self.plan.slots.count)
         with Board(self.plan.folder) as self.board, stopping.polled():
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
-            announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
+            announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(trial_steps.is_paused, trials)))
             note_kept(self.plan.study, self.plan.settings["keep"], self.plan.mirror)
             self.keeper = Keeper(self.plan.study, self.plan.folder, partial(self.board.say, style="yellow"))
             self.keeper.update()
@@ -109,7 +110,7 @@ class Search:
                 close_open(self.plan.study)
             elif self.keeper.only_best:
                 # Their checkpoints go, so that they could not continue.
-                for frozen in filter(steps.is_paused, self._trials()):
+                for frozen in filter(trial_steps.is_paused, self._trials()):
                     self._close(with_outcome(self.plan.study, frozen, LEFT))
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
@@ -202,7 +203,7 @@ class Search:
         if has_outcome(frozen):
             self._close(frozen)
             return True
-        values = frozen.user_attrs[steps.VALUES]
+        values = frozen.user_attrs[trial_steps.VALUES]
         need = self.plan.need(values)
         if not self.plan.slots.gpus.has_free(need.gpus):
             return False
@@ -235,7 +236,7 @@ class Search:
         for frozen in self._trials():
             if frozen.number in self.running and has_outcome(frozen):
                 self._close(frozen)
-            elif frozen.number in self.running and steps.asks(frozen):
+            elif frozen.number in self.running and trial_steps.asks(frozen):
                 self._answer(frozen.number)
         for ended in launches:
             # The end of an older launch of the same trial says nothing about its present job.
@@ -262,7 +263,7 @@ class Search:
         retries = self.plan.settings["retries"]
         again = attempt < retries and not frozen.state.is_finished()
         self.board.say(
-            f"trial {number} failed: {parameters(frozen.user_attrs.get(steps.VALUES, {}))}: "
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(trial_steps.VALUES, {}))}: "
             f"{self.failures.words(number, error)} "
             f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
@@ -285,7 +286,7 @@ class Search:
         del self.running[ended.number]
         self.plan.slots.freed(ended.number)
         frozen = self._frozen(ended.number)
-        if steps.is_paused(frozen):
+        if trial_steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))
         if (why := early_end(ended, frozen, hands_trial=self.plan.hands_trial)) is not None:

@@ -17,19 +17,17 @@ from optuna.samplers import BaseSampler
 from nlu.config.compose import compose_job
 from nlu.config.errors import UserError
 from nlu.jobs.queue import check_without_launch
-from nlu.search import preflight, resources
-from nlu.search.folder import FOLDER, SHARED, SPACE, held_search, require_same
+from nlu.search import preflight, pruners
 from nlu.search.goals import GOALS, Direction, Goals, read_goals
-from nlu.search.preflight import Compose, Possible
-from nlu.search.priors import WithPrior
+from nlu.search.preflight import SAMPLER_GROUP, Compose, Possible, Settings
 from nlu.search.pruners import PRUNER
-from nlu.search.sampling import SEEDS, SeededByTrial
+from nlu.search.sampling import SEEDS, SeededByTrial, WithPrior
 from nlu.search.schedulers.scheduler import FREEZE_THAW
-from nlu.search.settings import SAMPLER_GROUP, Settings
 from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
 from nlu.search.space import grid_values, overrides_of
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 from nlu.search.storage.patience import PatientStorage
+from nlu.search.sweep_folder import FOLDER, SHARED, SPACE, held_search, require_same
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,12 @@ def plan_search(
         FOLDER: str(asked.folder.absolute()),
         SHARED: preflight.shared_values(checked.base, asked.space.names),
         GOALS: goals.to_json(),
-        PRUNER: {"name": resources.pruner_name(asked.settings)},
+        PRUNER: {"name": pruners.pruner_name(asked.settings)},
         SPACE: asked.space.described(),
     }
     require_same(asked.folder, name, asked.url, _study_in(storage, name), identity, direction)
 
-    spec = resources.pruner_spec(asked.settings, configs, _examples(checked) if configs else None)
+    spec = pruners.pruner_spec(asked.settings, configs, _examples(checked) if configs else None)
     sampler = checked.drawing
     if asked.space.priors and spec["name"] != FREEZE_THAW:
         sampler = WithPrior(sampler, asked.space.priors, checked.seed)
@@ -171,7 +169,7 @@ def _checked(asked: Settings, problems: Sequence[str], of_space: Sequence[str]) 
     configs = [trial.config for trial in trials] if asked.is_run else []
     needs = [need_of(trial.composed) for trial in trials] if asked.is_local else []
 
-    found = [*problems, *resources.unsaved(settings, configs)]
+    found = [*problems, *pruners.unsaved(settings, configs)]
     metric, metrics = preflight.metrics_of_trials(configs)
     with _adding_to(found):
         goals = read_goals(settings["objectives"], settings["constraints"], metric, metrics)

@@ -17,11 +17,10 @@ from nlu.config.sentences import path_text
 from nlu.display.canvas import save_figure
 from nlu.display.console_tables import print_table
 from nlu.search.channel import OUTCOME, worked_s
-from nlu.search.decisions import decision_rows, write_decisions
 from nlu.search.figures import TITLES, draw_figures, write_search_page
 from nlu.search.goals import MEASURED, Goals, best_trials
-from nlu.search.steps import best_so_far, is_paused
-from nlu.search.trials import Summary, TrialRow, print_trials, write_trials
+from nlu.search.trial_steps import best_so_far, is_paused
+from nlu.search.trials import Summary, TrialRow, decision_rows, print_trials, write_decisions, write_trials
 
 FOLDER = "summary"
 SAME_LENGTH = "trainer.max_duration=1.50ep"

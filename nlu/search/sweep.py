@@ -13,11 +13,11 @@ from optuna.exceptions import ExperimentalWarning
 from nlu.config import stopping
 from nlu.jobs import full_queue
 from nlu.search.failures import FailuresEndSearch
-from nlu.search.folder import hold, mirrored, require_no_run, settle
 from nlu.search.loop import Search
 from nlu.search.plan import plan_search
-from nlu.search.settings import read_settings
+from nlu.search.preflight import read_settings
 from nlu.search.slots import quiet_launchers
+from nlu.search.sweep_folder import hold, mirrored, require_no_run, settle
 
 
 def sweep(

@@ -1,21 +1,14 @@
 """The file system of OSS: ossfs, with what it lacks (etags, flat listings, ranges, large copies, keys of a role).
 
-The keys of a role are short-lived, and renewed by oss2. PAI's containers read them from the address in
-`ALIBABA_CLOUD_CREDENTIALS_URI`, as Alibaba's page on RAM roles of DLC jobs describes. Keys in the environment take
-precedence.
-
-Of ossfs, the private `_call_oss`, `_get_bucket` and `_auth`, which signs its requests, are used (read in 2025.5).
+Of ossfs, the private `_call_oss` and `_get_bucket` are used (read in 2025.5).
 """
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from ossfs import OSSFileSystem
 
-from nlu.config.redaction import KEY, PLACE, name_of
-
-ROLE_URI, OWN_KEY = name_of("alibaba cloud", PLACE), name_of("oss", KEY)
+from nlu.storage.role_keys import sign_by_role
 
 COPIED_BYTES = 500_000_000
 """the largest object that is copied in one request, and the size of a part of a larger one; OSS takes up to 1 GB"""
@@ -106,30 +99,6 @@ class Oss(OSSFileSystem):
                 yield {"name": name.rstrip("/"), "type": "directory", "size": 0}
             else:
                 yield _file(name, entry.size, entry.etag, entry.last_modified)
-
-
-def sign_by_role(filesystem: Any) -> None:
-    """Let a filesystem of ossfs sign with the keys of this process's role, unless variables hold keys."""
-    if has_role():
-        from oss2 import ProviderAuth
-
-        filesystem._auth = ProviderAuth(role_keys())
-
-
-def has_role(own_key: str = OWN_KEY) -> bool:
-    """Whether the keys of this process come from its role; a key in the environment takes precedence."""
-    return bool(os.environ.get(ROLE_URI)) and own_key not in os.environ
-
-
-def role_keys() -> Any:
-    """Return a provider of credentials for oss2 and PyODPS, which threads may share.
-
-    It asks the platform again before the keys expire, and keeps them while the platform does not respond.
-    """
-    # Made for the role of an ECS instance, whose answer has the same fields.
-    from oss2.credentials import EcsRamRoleCredentialsProvider
-
-    return EcsRamRoleCredentialsProvider(os.environ[ROLE_URI])
 
 
 def _file(name: str, size: int, etag: str, modified_s: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from nlu.config.redaction import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
 from nlu.config.sentences import counted
 from nlu.storage.cache import Entry
 from nlu.storage.files import write_json
-from nlu.storage.oss import has_role, role_keys
+from nlu.storage.role_keys import has_role, role_keys
 from nlu.storage.transfer_in_parts import download_progress
 
 if TYPE_CHECKING:

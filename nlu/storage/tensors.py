@@ -1,22 +1,17 @@
 """Files of tensors that notice damage: safetensors with a checksum, which is compared when they are read.
 
 The checksum is as fast as memory. A file of another program has none, and is read as it is.
-
-Axes: B bytes, C chunks.
 """
 
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-WORDS = 4096
-"""of 8 bytes in a chunk"""
+from nlu.storage.checksum import checksum
 
 SAVED = "saved"
 """in the metadata of a file: its checksum, its part of a state and the step of the state. One key, since safetensors
@@ -49,22 +44,6 @@ def origin_of(path: Path) -> tuple[str | None, str | None]:
     _, part, step = [*metadata.get(SAVED, "").split(), None, None, None][:3]
     # Files of an earlier version have the step only.
     return part, metadata.get("step", step)
-
-
-def checksum(parts: Iterable[tuple[str, np.ndarray]]) -> str:
-    """Return a checksum of names and arrays, in their order: CRC-32 of the sums of chunks of 32 kB, and of what is no
-    whole chunk.
-
-    Any change within 8 bytes shows, and one of more bytes or of the order of chunks with a probability of 1 - 2^-32.
-    """
-    found = 0
-    for name, array in parts:
-        bytes_B = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        whole = len(bytes_B) // (8 * WORDS) * 8 * WORDS
-        sums_C = bytes_B[:whole].view(np.int64).reshape(-1, WORDS).sum(axis=1)
-        for part in (name.encode(), sums_C.tobytes(), bytes_B[whole:].tobytes()):
-            found = zlib.crc32(part, found)
-    return f"{found:08x}"
 
 
 def _metadata(path: Path) -> dict[str, str]:

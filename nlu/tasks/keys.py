@@ -117,7 +117,7 @@ class Soft(OfClasses):
     own_loss = "nlu.losses.kl.Kl"
     metrics = ("loss", "agreement", *OF_CLASSES)
     default_metric = "loss"
-    rules_of_config = "nlu.data.rules.soft_problems"
+    rules_of_config = "nlu.data.data_rules.soft_problems"
 
 
 class OfSides(OfClasses):

@@ -9,7 +9,7 @@ from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.nearest import require_known
 from nlu.config.targets import TARGET
-from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
+from nlu.data.data_rules import OF_ONE_DOCUMENT, halves_problem
 
 
 def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:

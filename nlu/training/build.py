@@ -22,9 +22,9 @@ from nlu.data.folds import Fold
 from nlu.data.growing import Growth, open_stream
 from nlu.data.mixture import MixedStore, mixed
 from nlu.data.opening import Store
-from nlu.data.plan import Plan, plan_of
 from nlu.data.prepare import prepare
 from nlu.data.seeds import stable_seed
+from nlu.data.store_plan import Plan, plan_of
 from nlu.data.targets import Number, Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed

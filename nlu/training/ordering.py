@@ -7,8 +7,7 @@ from nlu.data.examples import Examples
 from nlu.data.growing import GrowingExamples
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore
 from nlu.data.opening import Store
-from nlu.data.order import Order, Whole
-from nlu.data.token_order import TokenClock, TokenOrder
+from nlu.data.order import Order, TokenClock, TokenOrder, Whole
 from nlu.training.ranks import Ranks
 
 AnyOrder = Order | TokenOrder | MixedOrder

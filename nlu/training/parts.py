@@ -10,9 +10,8 @@ import numpy as np
 
 from nlu.config.durations import Clock
 from nlu.config.schema import Trainer
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, sampled
 from nlu.data.opening import Store
-from nlu.data.sampling import sampled
 from nlu.display.progress_bars import Progress
 from nlu.models.task_model import model_of
 from nlu.optim.schedules import Schedule

@@ -9,8 +9,8 @@ import pytest
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.opening import Store
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
 
 

@@ -16,8 +16,8 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.corpus import Corpus, _WordFinder
 from nlu.data.opening import Store
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece, wordpiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

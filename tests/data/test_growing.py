@@ -17,7 +17,7 @@ from nlu.config.stopping import EXIT_REQUEUE
 from nlu.data import growing, store
 from nlu.data.growing import GrowingExamples, Growth, open_stream
 from nlu.data.order import Order
-from nlu.data.plan import Plan
+from nlu.data.store_plan import Plan
 from nlu.storage.cache import cache_dir
 from nlu.storage.locks import hold_lock
 from nlu.training.build import planned

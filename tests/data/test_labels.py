@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.data.dataset import Files
-from nlu.data.labels import listed_labels
+from nlu.data.lists_in_cells import listed_labels
 from nlu.data.readers import read_rows
 from nlu.data.targets import Classes, LabelSet
 

@@ -11,13 +11,13 @@ from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, encode_single
+from nlu.data.pieces import begins_word
 from nlu.data.seeds import uniforms
 from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
 from nlu.data.targets import MaskedWords
 from nlu.data.targets.masked import Masking
 from nlu.data.tokenizer_files import bert
 from nlu.data.tokenizing import Tokenizer, WordPiece, of_backend, wordpiece
-from nlu.data.word_starts import begins_word
 from tests.data.hub_folders import BERT, KINDS, bytes_backend
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nlu.config.durations import Clock, Duration
 from nlu.data.mixture import MixedClock, MixedOrder
-from nlu.data.order import Order, Whole
-from nlu.data.token_order import TokenClock, TokenOrder
+from nlu.data.order import Order, TokenClock, TokenOrder, Whole
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=4, max_size=60).map(lambda values: np.array(values, np.int32))
 KINDS = pytest.mark.parametrize("kind", ["rows", "windows", "tokens", "mixture", "mixture by the root"])

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, sampled
 from nlu.data.layouts import LAYOUTS
-from nlu.data.sampling import sampled
 from nlu.data.targets import Classes, Relevance, Target
 
 LABELS = np.array([0] * 60 + [1] * 30 + [2] * 7 + [3] * 3)

@@ -8,8 +8,8 @@ import numpy as np
 from nlu.data.collate import Batch, collate
 from nlu.data.corpus import Corpus
 from nlu.data.examples import Examples
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.targets import SentenceOrder
 from nlu.data.targets.masked import Masking
 from nlu.data.tokenizing import WordPiece

@@ -11,9 +11,8 @@ import pytest
 
 from nlu.data.dataset import Files
 from nlu.data.opening import Store
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
-from nlu.data.sharing import SharedStores
+from nlu.data.store_plan import SharedStores, plan_of
 from nlu.data.tokenizing import WordPiece
 from nlu.storage.refusals import Unreachable
 
@@ -66,7 +65,7 @@ class Objects:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
     objects = Objects()
-    monkeypatch.setattr("nlu.data.sharing.ObjectStore", lambda url, what: objects)
+    monkeypatch.setattr("nlu.data.store_plan.ObjectStore", lambda url, what: objects)
     return objects
 
 

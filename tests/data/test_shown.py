@@ -9,8 +9,8 @@ import pytest
 
 from nlu.commands import preprocess
 from nlu.data.dataset import Files
-from nlu.data.plan import plan_of
 from nlu.data.prepare import first_rows
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from tests.training.in_process import program
 

@@ -11,8 +11,8 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.targets import SoftClasses
 from nlu.data.tokenizing import WordPiece
 from nlu.tasks.soft import Soft

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nlu.data import store
 from nlu.data.arrays import ranges, starts_of
-from nlu.data.shards import StoreDamaged, mapped
-from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoreDamaged, StoredSet, mapped
 
 NUMBER_ROWS = 40
 

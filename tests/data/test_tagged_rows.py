@@ -8,7 +8,7 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.facts import describe, lines
 from nlu.data.layouts import LAYOUTS
-from nlu.data.targets.spans import tags_of_spans
+from nlu.data.targets.span_tags import tags_of_spans
 
 
 def opened(write, open_files, rows, **settings):

@@ -17,7 +17,7 @@ from nlu.data.dataset import Files
 from nlu.data.facts import describe
 from nlu.data.folds import Fold
 from nlu.data.targets import Classes, LabelSet, Number, Tags
-from nlu.data.targets.spans import tags_of_spans
+from nlu.data.targets.span_tags import tags_of_spans
 from nlu.data.targets.tags import SCHEMES, scheme_of, to_bio
 
 LABEL_BREAKS = [None, {}, [["a"]], "", "  ", float("nan")]

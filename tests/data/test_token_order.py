@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.data.token_order import TokenOrder
+from nlu.data.order import TokenOrder
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(lambda values: np.array(values, np.int32))
 TOKENS = st.integers(30, 100)

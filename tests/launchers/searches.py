@@ -7,7 +7,7 @@ from typing import Any
 
 import optuna
 
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.open_study import open_storage, storage_url
 from tests import warm
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nlu.search.steps import pauses_of
-from nlu.search.storage.opening import study_in
+from nlu.search.storage.open_study import study_in
+from nlu.search.trial_steps import pauses_of
 from tests.training.runs import QUICK, TINY, files, run, weights
 
 DEVICE = "cuda"

@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from nlu.jobs.following import cancel_jobs
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.open_study import open_storage, storage_url
 from tests.launchers import searches
 from tests.launchers.searches import LOCAL, QUICKLY, outcomes, runs, search, start, states
 

@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.search.folder import HELD, OVER, RECORD, held_search, hold, require_no_run, require_same, settle
+from nlu.search.sweep_folder import HELD, OVER, RECORD, held_search, hold, require_no_run, require_same, settle
 
 NOW = {"folder": "f", "shared": {"seed": "1"}, "pruner": {"name": "asha"}, "space": {"lr": "interval(0, 1)"}}
 

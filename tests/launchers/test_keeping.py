@@ -12,7 +12,7 @@ from optuna.trial import TrialState, create_trial
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.runs.freeing import LOCK
-from nlu.search.keeping import Keeper, note_kept
+from nlu.search.closing import Keeper, note_kept
 from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore
 from tests.launchers import test_runs

@@ -12,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
-from nlu.search import channel, steps
+from nlu.search import channel, trial_steps
 from nlu.search.deciding import Steps
 from nlu.search.faults import last_line
 from nlu.search.goals import Goals
@@ -20,7 +20,7 @@ from nlu.search.loop import Search
 from nlu.search.sampling import SeededByTrial
 from nlu.search.slots import BASIC, LOCAL, Ended, Gpus, Need
 from nlu.search.space import Branch, Space
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.open_study import open_storage, storage_url
 from nlu.search.storage.patience import PatientStorage
 from tests.few import first
 
@@ -86,8 +86,8 @@ class World:
     def outcome(self):
         """All that a search decides: parameters, states, reports, steps and pauses of its trials."""
         return [
-            (trial.number, trial.state.name, trial.params, trial.intermediate_values, steps.steps_of(trial),
-             steps.pauses_of(trial))
+            (trial.number, trial.state.name, trial.params, trial.intermediate_values, trial_steps.steps_of(trial),
+             trial_steps.pauses_of(trial))
             for trial in self.trials()
         ]  # fmt: skip
 
@@ -371,7 +371,7 @@ def test_a_paused_trial_is_waiting_in_the_storage_and_runs_again_with_its_next_s
         # Only a trial that has a job, or should have one, may be running.
         running = [trial for trial in world.trials() if trial.state.name == "RUNNING"]
         seen.append(len(running))
-        assert len(running) <= 1 and not any(map(steps.is_paused, running))
+        assert len(running) <= 1 and not any(map(trial_steps.is_paused, running))
         return decide(*arguments, **named)
 
     monkeypatch.setattr(Steps, "_decision", decided)
@@ -393,7 +393,7 @@ def test_a_study_of_the_version_before_whose_paused_trials_are_running_continues
     whole.search()
     with monkeypatch.context() as patched:
         # It wrote no state for a pause.
-        patched.setattr(steps, "follow", lambda *_: None)
+        patched.setattr(trial_steps, "follow", lambda *_: None)
         world.search()
     assert [trial.state.name for trial in world.trials()] == ["RUNNING"] * 8 + ["COMPLETE"]
     for each in (whole, world):

@@ -10,9 +10,8 @@ import pytest
 
 from nlu.commands.jobs import main as jobs_main
 from nlu.search.channel import COMPLETE, TrialChannel
-from nlu.search.keeping import note_kept
-from nlu.search.stopping import end_search
-from nlu.search.storage.opening import HELD, open_storage, storage_url
+from nlu.search.closing import end_search, note_kept
+from nlu.search.storage.open_study import HELD, open_storage, storage_url
 from tests.launchers.searches import LOCAL, outcomes, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"

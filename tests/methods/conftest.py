@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.encoders.bert import Bert

@@ -107,11 +107,11 @@ class ObjectStore:
 @contextlib.contextmanager
 def object_store(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[tuple[ObjectStore, Storage]]:
     """An empty bucket of an S3 server whose client gives up at once."""
-    from nlu.search.storage import object_journal
+    from nlu.search.storage import journals
 
-    monkeypatch.setattr(object_journal, "RETRY_DELAYS_S", (0.05,))
+    monkeypatch.setattr(journals, "RETRY_DELAYS_S", (0.05,))
     monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
-    monkeypatch.setattr(object_journal, "REQUEST_DELAYS_S", ())
+    monkeypatch.setattr(journals, "REQUEST_DELAYS_S", ())
     with ObjectStore() as store:
         for name, value in {
             "AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",

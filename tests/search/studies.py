@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from nlu.search.channel import OUTCOME
-from nlu.search.steps import VALUES
+from nlu.search.trial_steps import VALUES
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-5, 5e-4, log=True),

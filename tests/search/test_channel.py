@@ -14,12 +14,12 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.search import channel
 from nlu.search.channel import COMPLETE, DECISION, FAILED, OUTCOME, REASON, TrialChannel, run_trial
+from nlu.search.closing import WHY, outcome_of
 from nlu.search.faults import ProcessLost, StorageUnavailable
 from nlu.search.pruners import PRUNER
-from nlu.search.steps import PART_ENDS, value_at_end
-from nlu.search.stopping import WHY, outcome_of
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.open_study import open_storage, storage_url
 from nlu.search.summary import read_summary
+from nlu.search.trial_steps import PART_ENDS, value_at_end
 from nlu.storage.pointer import MirrorUnavailable
 from nlu.storage.refusals import CredentialsUnavailable, Denied, Unreachable
 

@@ -3,10 +3,10 @@
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from nlu.search.decisions import COLUMNS, decision_rows, write_decisions
 from nlu.search.pruners import HalvingPruner
 from nlu.search.schedulers.scheduler import Decision
-from nlu.search.steps import pause_of, step_of
+from nlu.search.trial_steps import pause_of, step_of
+from nlu.search.trials import COLUMNS, decision_rows, write_decisions
 
 NEW, MODEL = {"rule": "new"}, {"rule": "model", "chance": 0.25, "kernel": [0.1, 0.2]}
 

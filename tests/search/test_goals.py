@@ -9,6 +9,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
+from nlu.search.closing import freed
 from nlu.search.goals import (
     GOALS,
     MEASURED,
@@ -19,10 +20,9 @@ from nlu.search.goals import (
     quantities_of,
     read_goals,
 )
-from nlu.search.keeping import freed
 from nlu.search.schedulers.scheduler import ENDED, FAILED
-from nlu.search.steps import VALUES, standings
 from nlu.search.summary import read_summary
+from nlu.search.trial_steps import VALUES, standings
 
 METRICS = {"accuracy": True, "loss": False}
 

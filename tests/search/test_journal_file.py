@@ -13,12 +13,12 @@ import pytest
 from optuna.storages import JournalStorage
 
 from nlu.config.errors import UserError
-from nlu.search.storage.journal_file import JournalFile, remove_cut_line
+from nlu.search.storage.journals import JournalFile, remove_cut_line
 
 WRITER = """
 import sys, optuna
 from optuna.storages import JournalStorage
-from nlu.search.storage.journal_file import JournalFile
+from nlu.search.storage.journals import JournalFile
 study = optuna.create_study(study_name="s", storage=JournalStorage(JournalFile(sys.argv[1])), load_if_exists=True)
 for number in range(int(sys.argv[2])):
     trial = study.ask()

@@ -8,7 +8,7 @@ from optuna.trial import TrialState, create_trial
 
 from nlu.runs import freeing
 from nlu.runs.freeing import free
-from nlu.search.keeping import freed
+from nlu.search.closing import freed
 
 OF = {"C": TrialState.COMPLETE, "P": TrialState.PRUNED, "F": TrialState.FAIL, "R": TrialState.RUNNING}
 

@@ -10,9 +10,8 @@ from optuna.testing.pytest_storages import StorageTestCase
 
 from nlu.config.errors import UserError
 from nlu.search.faults import StorageUnavailable
-from nlu.search.storage import object_journal
-from nlu.search.storage.journal_file import JournalFile
-from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.search.storage import journals
+from nlu.search.storage.journals import JournalFile, ObjectJournalBackend
 from nlu.storage.refusals import Denied, Unreachable
 
 
@@ -49,9 +48,9 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
-    monkeypatch.setattr(object_journal, "ObjectStore", Memory)
-    monkeypatch.setattr(object_journal, "AT_ONCE", 4)
-    monkeypatch.setattr(object_journal, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(journals, "ObjectStore", Memory)
+    monkeypatch.setattr(journals, "AT_ONCE", 4)
+    monkeypatch.setattr(journals, "RETRY_DELAYS_S", (0.0, 0.0))
     Memory.objects, Memory.asked, Memory.failures = {}, [], []
     return Memory
 

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 from nlu.search.channel import COMPLETE, OUTCOME, TrialChannel
 from nlu.search.faults import StorageUnavailable
 from nlu.search.storage import patience
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 from tests.search import outages
 
 AWAY_S = 0.15

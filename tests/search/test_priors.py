@@ -10,8 +10,8 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import kstest, truncnorm
 
-from nlu.search.priors import WithPrior
-from nlu.search.schedulers.belief import Belief
+from nlu.search.sampling import WithPrior
+from nlu.search.schedulers.encoding import Belief
 from tests.search.composed import read_space
 
 LR, KIND = FloatDistribution(1e-5, 1e-1, log=True), CategoricalDistribution(["a", "b", "c"])

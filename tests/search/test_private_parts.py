@@ -10,10 +10,10 @@ from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from nlu.search import optuna_private
+from nlu.search import sampling
 from nlu.search.sampling import SeededByTrial, drawing
 from nlu.search.space import distribution_of, values_of
-from nlu.search.steps import pause_of
+from nlu.search.trial_steps import pause_of
 
 READ_IN = {
     "optuna": "5.0.0",
@@ -43,7 +43,7 @@ def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeyp
         study.add_trial(
             optuna.trial.create_trial(state=state, value=value, intermediate_values=steps, system_attrs=paused)
         )
-    seen = optuna_private.levelled(study, lambda trial: len(trial.intermediate_values))
+    seen = sampling.levelled(study, lambda trial: len(trial.intermediate_values))
     # Of a search that minimizes the least is the best. A paused trial waits, and is seen as a pruned one.
     assert [(trial.state.name, trial.intermediate_values) for trial in seen._get_trials()] == [
         ("PRUNED", {2: 0.25}), ("COMPLETE", {3: 0.5}), ("PRUNED", {}), ("RUNNING", {3: 0.125}), ("PRUNED", {3: 0.125}),
@@ -51,7 +51,7 @@ def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeyp
     assert study.trials[0].intermediate_values == {3: 0.25, 7: 0.5} and study.trials[4].state == TrialState.WAITING
     assert seen.direction == study.direction
     monkeypatch.delattr(optuna.Study, "_get_trials")
-    assert optuna_private.levelled(study, lambda trial: 0) is study
+    assert sampling.levelled(study, lambda trial: 0) is study
 
 
 def test_samplers_read_the_trials_again_once_they_are_forgotten(monkeypatch):
@@ -60,10 +60,10 @@ def test_samplers_read_the_trials_again_once_they_are_forgotten(monkeypatch):
     assert len(study._get_trials(use_cache=True)) == 1
     study.add_trial(optuna.trial.create_trial(state=TrialState.COMPLETE, value=1.0))
     assert len(study._get_trials(use_cache=True)) == 1
-    optuna_private.forget_trials(study)
+    sampling.forget_trials(study)
     assert len(study._get_trials(use_cache=True)) == 2
     monkeypatch.delattr(study, "_thread_local")
-    optuna_private.forget_trials(study)
+    sampling.forget_trials(study)
 
 
 OVERRIDES = [

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.search.pruners import NAMES, HalvingPruner, bracket_of, brackets, passes, problem_of
-from nlu.search.resources import announced, expected_examples
-from nlu.search.steps import PART_ENDS, PART_VALUES
+from nlu.search.pruners import (
+    NAMES,
+    HalvingPruner,
+    announced,
+    bracket_of,
+    brackets,
+    expected_examples,
+    passes,
+    problem_of,
+)
+from nlu.search.trial_steps import PART_ENDS, PART_VALUES
 
 SPEC = {"name": "hyperband", "min_resource": 100, "max_resource": 2700, "reduction_factor": 3}
 

@@ -9,7 +9,6 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from scipy.optimize import approx_fprime
 
-from nlu.search.schedulers.asha import Asha, rungs
 from nlu.search.schedulers.encoding import (
     Encoding,
     drawn_near,
@@ -19,7 +18,7 @@ from nlu.search.schedulers.encoding import (
 )
 from nlu.search.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _chosen, _seen
 from nlu.search.schedulers.process import Curves, Posterior, negative_log_posterior, prior
-from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
+from nlu.search.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Asha, Lengths, Standing, rungs
 
 LENGTHS = Lengths(least=1, first=1, end=27, part=27)
 COARSE = Lengths(least=3, first=3, end=27, part=27)

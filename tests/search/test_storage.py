@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.search.storage.opening import open_storage, storage_url, url_problems
+from nlu.search.storage.open_study import open_storage, storage_url, url_problems
 
 DRIVER = find_spec("psycopg2") is not None
 

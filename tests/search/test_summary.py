@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from nlu.commands.report import main
 from nlu.search.figures import write_search_page
 from nlu.search.goals import best_trials
-from nlu.search.steps import PART_ENDS, PART_VALUES
 from nlu.search.summary import read_summary, write_summary
+from nlu.search.trial_steps import PART_ENDS, PART_VALUES
 from tests.few import first
 from tests.launchers.searches import search
 from tests.search.studies import study_of

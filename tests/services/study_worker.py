@@ -9,7 +9,7 @@ import sys
 import optuna
 
 from nlu.search.pruners import HalvingPruner
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 
 STEPS = 8
 HYPERBAND = {"name": "hyperband", "min_resource": 2, "max_resource": STEPS, "reduction_factor": 2}

@@ -9,7 +9,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from nlu.config.errors import UserError
-from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.search.storage.journals import ObjectJournalBackend
 
 pytestmark = pytest.mark.services
 

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial
 
-from nlu.search.storage.opening import journal_of, open_storage
+from nlu.search.storage.open_study import journal_of, open_storage
 from nlu.storage.objects import ObjectStore
 from tests.training.runs import REPOSITORY, TINY, files
 

@@ -9,7 +9,7 @@ import pytest
 from faulty_proxy import FaultyProxy
 from writers import start_writer
 
-from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.search.storage.journals import ObjectJournalBackend
 
 pytestmark = pytest.mark.services
 

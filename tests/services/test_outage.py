@@ -12,7 +12,7 @@ import optuna
 import pytest
 from gate import Gate
 
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 from nlu.storage.objects import ObjectStore
 from tests.training.in_process import TINY
 from tests.training.runs import files

@@ -19,7 +19,7 @@ import optuna
 import pytest
 from pai_server import ID, SECRET, PaiServer
 
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 from nlu.storage.objects import ObjectStore
 from tests import warm
 from tests.few import first

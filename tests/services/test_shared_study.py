@@ -11,7 +11,7 @@ import pytest
 import study_worker
 
 from nlu.config.errors import UserError
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 
 pytestmark = pytest.mark.services
 

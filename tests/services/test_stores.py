@@ -9,7 +9,7 @@ import pytest
 
 from nlu.commands import preprocess
 from nlu.data import reading
-from nlu.data.sharing import SharedStores
+from nlu.data.store_plan import SharedStores
 from nlu.storage.objects import ObjectStore
 from tests.training.in_process import MODEL, program
 

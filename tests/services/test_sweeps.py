@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from nlu.search.channel import OUTCOME
-from nlu.search.storage.opening import open_storage
+from nlu.search.storage.open_study import open_storage
 from tests.few import first
 
 pytestmark = pytest.mark.services

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from nlu.search.storage.object_journal import ObjectJournalBackend
+from nlu.search.storage.journals import ObjectJournalBackend
 
 
 def start_writer(url: str, name: str, count: int, environment: Mapping[str, str] | None = None) -> subprocess.Popen:

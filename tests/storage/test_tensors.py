@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nlu.storage.tensors import checksum, load_tensors, origin_of, save_tensors
+from nlu.storage.checksum import checksum
+from nlu.storage.tensors import load_tensors, origin_of, save_tensors
 
 TENSORS = {
     "large": torch.arange(70_000, dtype=torch.float32).reshape(700, 100),

@@ -11,8 +11,8 @@ import torch
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.opening import Store
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
 from nlu.metrics.scores import Scores
 

@@ -5,8 +5,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.data.dataset import Files
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
 from nlu.losses.bce import Bce
 from nlu.losses.bce_multilabel import BceMultilabel

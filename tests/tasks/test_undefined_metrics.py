@@ -9,8 +9,8 @@ import pytest
 
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
-from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
+from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer

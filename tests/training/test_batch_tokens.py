@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.data.token_order import TokenOrder
+from nlu.data.order import TokenOrder
 from nlu.runs.records import read_rows
 from tests.training.in_process import composed, start, train
 from tests.training.kinds import KINDS

@@ -19,7 +19,7 @@ from nlu.runs.records import read_rows
 from nlu.runs.state import Best
 from nlu.search.channel import OUTCOME, TrialChannel
 from nlu.search.pruners import PRUNER
-from nlu.search.storage.opening import open_storage, storage_url
+from nlu.search.storage.open_study import open_storage, storage_url
 from nlu.training import loop
 from nlu.training.parts import Training
 from tests.training.in_process import (

@@ -28,7 +28,7 @@ class HyperbandSweeper(Sweeper):
     @staticmethod
     def problems(config: DictConfig, arguments: list[str], loader: ConfigLoader) -> list[str]:
         """Return what is wrong with the keys of the sweeper and the space, see `nlu.config.entry.hydra_keys`."""
-        from nlu.search.settings import read_settings
+        from nlu.search.preflight import read_settings
 
         _, of_settings, of_space = read_settings(config.hydra.sweeper, arguments, config, loader)
         return [*of_settings, *of_space]

@@ -13,13 +13,13 @@ from nlu.data.dataset import SourceFile, find_file
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
-from nlu.data.lists import read_lists
+from nlu.data.lists_in_cells import read_lists
 from nlu.data.reader import Row
 from nlu.data.readers import Fields, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
-from nlu.data.targets.spans import tags_of_spans
+from nlu.data.targets.span_tags import tags_of_spans
 from nlu.storage.archives import unpacked
 from nlu.storage.locations import files_like, is_pattern
 

@@ -14,15 +14,15 @@ from nlu.config.sentences import joined_tokens
 from nlu.data import keys as schemas
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
-from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
+from nlu.data.lists_in_cells import APPLIES, FLAGS, listed_labels
 from nlu.data.pieces import PIECES
 from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
-from nlu.data.targets.spans import tags_of_spans
+from nlu.data.targets.span_tags import tags_of_spans
 from nlu.data.targets.tags import Tags, split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.windows import UNCUT

@@ -18,8 +18,8 @@ from nlu.config.sentences import counted, shortened
 from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
-from nlu.data.labels import FLAGS, labels_of
 from nlu.data.layouts import unusable
+from nlu.data.lists_in_cells import FLAGS, labels_of
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts

@@ -24,11 +24,11 @@ from nlu.data import keys as schemas
 from nlu.data.arrays import occurrences, ranges
 from nlu.data.dataset import Files
 from nlu.data.layouts import Packed
+from nlu.data.pieces import begins_word
 from nlu.data.seeds import uniforms
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values
 from nlu.data.tokenizing import SPECIALS, Tokenizer
-from nlu.data.word_starts import begins_word
 
 MASKS = ("[MASK]", "<mask>")
 """the names of the token that hides another one, in vocabularies of BERT and of SentencePiece"""

@@ -26,7 +26,7 @@ from nlu.data.pieces import CUTS
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
 from nlu.data.targets.classes import WHOLE, hashes_of_lists, numbered, outside, require_names
-from nlu.data.targets.spans import tags_of_spans
+from nlu.data.targets.span_tags import tags_of_spans
 
 UNTYPED = "_"
 """the type of spans whose tags are letters alone, as in seqeval"""

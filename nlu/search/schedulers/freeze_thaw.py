@@ -21,11 +21,9 @@ import numpy as np
 from scipy.linalg import LinAlgError
 from scipy.special import ndtr
 
-from nlu.search.schedulers.asha import NEW, Asha
-from nlu.search.schedulers.belief import Belief
-from nlu.search.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
+from nlu.search.schedulers.encoding import Belief, Encoding, drawn_anywhere, drawn_near
 from nlu.search.schedulers.process import Curves, Posterior, fitted, prior, thinned
-from nlu.search.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, Draw, Lengths, Standing
+from nlu.search.schedulers.scheduler import FAILED, NEW, PAUSED, RUNNING, Asha, Decision, Draw, Lengths, Standing
 from nlu.search.space import identity
 
 FIRST_TRIALS = 8

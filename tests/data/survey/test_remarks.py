@@ -14,7 +14,7 @@ from nlu.data.dataset import SourceFile
 from nlu.data.reader import BadRow, BadRows
 from nlu.data.reading import Reading
 from nlu.data.survey.letters import Letters
-from nlu.data.survey.report import Report, command, histogram, numbers_of, percentiles, remarks, report_on
+from nlu.data.survey.survey_report import Report, command, histogram, numbers_of, percentiles, remarks, report_on
 from nlu.data.survey.walk import Source, Survey, Unknown
 from nlu.data.tokenizing import wordpiece
 

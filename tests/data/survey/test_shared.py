@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nlu.data.survey.report import Report, report_on
-from nlu.data.survey.shared import Shown
+from nlu.data.survey.repeated_texts import Shown
 from nlu.data.survey.sources import of_files
+from nlu.data.survey.survey_report import Report, report_on
 from nlu.data.survey.walk import walk
 
 Rows = list[tuple[str, str]]

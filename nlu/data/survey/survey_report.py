@@ -15,7 +15,7 @@ from nlu.config.sentences import counted, listed
 from nlu.data.fields import IN_WINDOWS, SUFFIX_FORMATS
 from nlu.data.findings import of_balance
 from nlu.data.readers import has_header
-from nlu.data.survey.shared import Between, Within, between, find_shown, within
+from nlu.data.survey.repeated_texts import Between, Within, between, find_shown, within
 from nlu.data.survey.walk import NO_LABEL, Advance, Survey
 from nlu.data.tokenizing import Tokenizer
 

@@ -25,7 +25,7 @@ from nlu.search.goals import Goals
 from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences
-from nlu.search.storage.opening import HELD, held_search
+from nlu.search.storage.open_study import HELD, held_search
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 

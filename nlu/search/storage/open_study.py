@@ -150,7 +150,7 @@ def unreachable(url: str, error: Exception) -> StorageUnavailable:
 def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:
     from optuna.storages import JournalStorage
 
-    from nlu.search.storage.journal_file import JournalFile
+    from nlu.search.storage.journals import JournalFile
 
     try:
         if is_known:
@@ -165,7 +165,7 @@ def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:
 def _journal_of_objects(url: str) -> BaseStorage:
     from optuna.storages import JournalStorage
 
-    from nlu.search.storage.object_journal import ObjectJournalBackend
+    from nlu.search.storage.journals import ObjectJournalBackend
 
     return JournalStorage(ObjectJournalBackend(url))
 
@@ -176,7 +176,7 @@ def _database(url: str, scheme: str, *, keeps_connection: bool) -> tuple[BaseSto
     from sqlalchemy.exc import DBAPIError
     from sqlalchemy.pool import NullPool
 
-    from nlu.search.optuna_private import cached
+    from nlu.search.sampling import cached
 
     if problem := _driver_problem(url):
         raise UserError(problem)
