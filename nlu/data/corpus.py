@@ -22,6 +22,7 @@ import numpy as np
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import takes
 from nlu.config.sentences import listed
+from nlu.config.types import Config
 from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.data_rules import OF_ONE_DOCUMENT, halves_problem
@@ -95,14 +96,14 @@ def joined(pieces: Sequence[Piece]) -> Piece:
 class BlockLayout(Single):
     """A block of tokens in one sequence. The row holds its tokens, or a line from which a vocabulary is built."""
 
-    def __init__(self, settings: dict[str, Any]):
+    def __init__(self, settings: Config):
         """`settings`: everything that shapes blocks beside the tokenizer and max_len, as JSON."""
         self._settings = settings
 
         self.in_halves = False
         """whether a block is a pair of its halves; only Corpus.make_halves sets it"""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Config:
         return {**self._settings, "in_halves": True} if self.in_halves else self._settings
 
     def problem(self, values: Values) -> Problem | None:
@@ -377,7 +378,7 @@ class Corpus(Files):
         self.format = "corpus"
         self.blocks = CorpusBlocks(keys.break_mode, keys.words, keys.max_len, keys.min_len)
         self.blocks.dialect, self.blocks.column = self.dialect, (keys.fields or {}).get("text", "text")
-        shaped_by: dict[str, Any] = {"break_mode": keys.break_mode, "words": keys.words, "min_len": keys.min_len}
+        shaped_by: Config = {"break_mode": keys.break_mode, "words": keys.words, "min_len": keys.min_len}
         if keys.words == "jieba":
             import jieba
 

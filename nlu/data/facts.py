@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.sentences import counted, listed
+from nlu.config.types import Config
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.findings import Finding, of_balance
@@ -119,7 +120,7 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
     return len(np.unique(hash_N[1:][clash]))
 
 
-def lines(facts: dict[str, Any]) -> list[str]:
+def lines(facts: Config) -> list[str]:
     """Return the facts as log lines."""
     out = []
     # The facts of a mixture are those of its sets, each behind the name of the set.
@@ -171,7 +172,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return out
 
 
-def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
+def _target_lines(name: str, part: Config) -> Iterator[str]:
     if numbers := part.get("numbers"):
         yield "numbers: " + ", ".join(f"{key} {value:.6g}" for key, value in numbers.items())
     if (labels := part.get("labels")) is None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from nlu.config.types import Config
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.pieces import CUTS, WORDS
 from nlu.data.store import EncodedRows, StoredSet
@@ -94,7 +95,7 @@ class Layout:
         """Its key in LAYOUTS, which a checkpoint keeps."""
         return self.name
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Config:
         """Return all options that affect the tokens, as JSON, for the name of the store."""
         return {}
 

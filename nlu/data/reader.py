@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from nlu.config.errors import DataError
 from nlu.config.sentences import called, shortened
+from nlu.config.types import Config
 
 WHOLE_ROW = "(row)"
 """in the place of a field, for a problem of the row as a whole"""
@@ -115,5 +116,5 @@ class Reader(Protocol):
         yield `BadRow`, which `data.on_bad_row` applies to; any other error ends the command.
         """
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Config:
         """Return all options that affect the rows, as JSON, for the name of the store."""

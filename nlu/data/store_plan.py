@@ -23,6 +23,7 @@ from typing import Any
 from nlu.config.errors import DataError
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
+from nlu.config.types import Config
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import Layout
@@ -78,7 +79,7 @@ class SharedStores:
         except FileNotFoundError:
             return None
 
-    def _receive(self, name: str, manifest: dict[str, Any], new: Path) -> None:
+    def _receive(self, name: str, manifest: Config, new: Path) -> None:
         files = manifest["files"]
         with download_progress(name, sum(entry["size"] for entry in files.values())) as advance:
             for file, entry in files.items():

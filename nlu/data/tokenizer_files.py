@@ -20,6 +20,7 @@ from tokenizers.models import WordPiece
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.config.resolving import first_line
+from nlu.config.types import ConfigLike
 from nlu.storage.cache import Entry, file_digest
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ def with_tokens(backend: Backend, tokens: Mapping[int, AddedToken], source: str)
     return backend
 
 
-def _following(backend: Backend, settings: Mapping[str, Any], folder: Path) -> Backend:
+def _following(backend: Backend, settings: ConfigLike, folder: Path) -> Backend:
     """Return the tokenizer of a file with the settings beside it."""
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
         for key in NORMALIZER.keys() & settings.keys():
@@ -181,7 +182,7 @@ def _following(backend: Backend, settings: Mapping[str, Any], folder: Path) -> B
     return with_tokens(backend, new, str(folder)) if new else backend
 
 
-def _added_tokens(folder: Path, settings: Mapping[str, Any], backend: Backend) -> dict[int, AddedToken]:
+def _added_tokens(folder: Path, settings: ConfigLike, backend: Backend) -> dict[int, AddedToken]:
     """Return the tokens, by number, that settings and added_tokens.json add to a tokenizer."""
     special = {*settings["special"], *map(settings.get, ROLES)}
     if isinstance(decoder := settings.get("added_tokens_decoder"), dict):
@@ -205,7 +206,7 @@ def _reading_specials_as_text(backend: Backend) -> Backend:
     return Backend.from_str(json.dumps({**document, "added_tokens": kept}))
 
 
-def _require_followed(path: Path, settings: Mapping[str, Any], is_built: bool) -> None:
+def _require_followed(path: Path, settings: ConfigLike, is_built: bool) -> None:
     """Raise DataError for keys that ask for what is not done here; `is_built`: nothing but them shapes a vocabulary."""
     others = {key: value for key, usual in USUAL.items() if (value := settings.get(key)) not in (None, usual)}
     if kept := set(settings.get("never_split") or ()) - {settings.get(role) for role in ROLES}:

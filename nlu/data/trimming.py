@@ -11,12 +11,12 @@ Axes: V pieces of the whole tokenizer.
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from nlu.config.errors import UserError
+from nlu.config.types import Config
 from nlu.data.arrays import occurrences
 from nlu.data.opening import Store
 from nlu.data.store import chunks_of
@@ -79,7 +79,7 @@ def rows_of(tokenizer: Tokenizer, whole: Tokenizer) -> np.ndarray:
     return rows
 
 
-def _always_kept(whole: Tokenizer, model: dict[str, Any]) -> Iterator[int]:
+def _always_kept(whole: Tokenizer, model: Config) -> Iterator[int]:
     yield whole.unknown_id
     for template in (whole.single, whole.pair):
         yield from (*template.before, *template.between, *template.after)
@@ -101,7 +101,7 @@ def _is_byte(piece: str) -> bool:
     return len(piece) == 6 and piece.startswith("<0x")
 
 
-def _renumber(processor: dict[str, Any] | None, number_of: dict[int, int]) -> None:
+def _renumber(processor: Config | None, number_of: dict[int, int]) -> None:
     """Give the special tokens of a post-processor their new numbers, in place."""
     if processor is None:
         return

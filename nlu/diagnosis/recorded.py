@@ -10,6 +10,7 @@ from typing import Any
 
 from nlu.config.choices import target_of
 from nlu.config.sentences import counted, path_text
+from nlu.config.types import Config
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.locate import Located
 from nlu.inference.trained import scores_at
@@ -27,7 +28,7 @@ LOADED = "tensors of the model loaded"
 AGAIN = "train it again with this version to be sure"
 
 
-def learning(run_dir: Path, run: RunRecord, facts: dict[str, Any]) -> Iterator[Check]:
+def learning(run_dir: Path, run: RunRecord, facts: Config) -> Iterator[Check]:
     """Compare the first loss with that of equal probabilities, and the best accuracy with that of one class.
 
     Both are of Karpathy 2019, "A Recipe for Training Neural Networks" (https://karpathy.github.io/2019/04/25/recipe/):
@@ -59,7 +60,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return list(read_rows(path)) if path.is_file() else []
 
 
-def _counts(facts: dict[str, Any], name: str) -> dict[str, int]:
+def _counts(facts: Config, name: str) -> dict[str, int]:
     """Return the number of examples of each class of a set; empty if it has no classes."""
     counts = ((facts.get("sets") or {}).get(name) or {}).get("labels")
     if (facts.get("target") or {}).get("kind") != "classes" or not isinstance(counts, dict):
@@ -180,7 +181,7 @@ def beginning(run_dir: Path, pretrained: str | None) -> Iterator[Check]:
         yield Check("pretrained weights", "; ".join([lines[place].partition(" pretrained ")[2], *listed]))
 
 
-def settings(config: dict[str, Any], facts: dict[str, Any], set_name: str | None) -> Iterator[Check]:
+def settings(config: Config, facts: Config, set_name: str | None) -> Iterator[Check]:
     """Report settings by which a score is that of other rows than it seems."""
     own = (facts.get("sets") or {}).get(set_name or "", {})
     if config.get("data.max_rows"):

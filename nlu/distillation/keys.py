@@ -3,11 +3,11 @@
 Validation calls the rules with the whole configuration before anything heavy is imported.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
@@ -16,6 +16,7 @@ from nlu.config.mixtures import is_mixture
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET
 from nlu.config.types import (
+    ConfigLike,
     Fraction,
     InputFile,
     NonNegativeFloat,
@@ -87,7 +88,7 @@ class MiniLm(OfLayers):
     """Layer of the teacher, from 0, or from the last, -1; the student's is its last."""
 
 
-def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def teacher_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield each broken rule of `method.teacher` and `method.logits`, as key, value, rule and remedy."""
     method, kind = config["method"], task.get("kind")
     is_other = isinstance(kind, str) and kind.startswith("nlu.") and kind not in LEARNED
@@ -126,7 +127,7 @@ def with_head(reference: str) -> tuple[str, str | None]:
     return (run, head) if mark and not Path(reference).expanduser().exists() else (reference, None)
 
 
-def _reads(config: Mapping[str, Any]) -> str:
+def _reads(config: ConfigLike) -> str:
     """Return what the loss reads: logits, or cosines of texts."""
     # A loss that cannot be read is another problem, which is reported anyway.
     with suppress(UserError, KeyError, TypeError):

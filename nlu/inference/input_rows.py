@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from nlu.config.command_keys import STANDARD, Input
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import nearest
 from nlu.config.sentences import counted, shortened, show_as
 from nlu.config.targets import build
+from nlu.config.types import ConfigLike
 from nlu.data.dataset import find_file
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, USUAL_OF_TAGGING, usual_fields
@@ -250,7 +250,7 @@ def _is_own(path: Path, own: object) -> bool:
     return path.suffix in suffixes or path.suffix.lower() not in SUFFIX_FORMATS
 
 
-def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
+def _dialect(data: ConfigLike, file_format: str) -> Dialect:
     """Return the dialect of a file: that of the run's own files if both have the same format."""
     dialect = Dialect.of(data)
     if dialect == PLAIN:
@@ -259,7 +259,7 @@ def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
     return dialect if file_format == _own_format(data) else PLAIN
 
 
-def _own_format(data: Mapping[str, Any]) -> str:
+def _own_format(data: ConfigLike) -> str:
     if data.get("reader") is not None:
         return OWN
     own: object = data.get("train")

@@ -3,9 +3,10 @@
 This module imports nothing heavy, because validation needs it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from nlu.config.types import ConfigLike
 
 
 @dataclass(kw_only=True)
@@ -21,7 +22,7 @@ class Int8:
     bits of predictions differ."""
 
 
-def int8_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def int8_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield why the command cannot use int8: of those with the keys of a run, only nlu.evaluate predicts."""
     name = "int8_compiled" if config["precision"].get("compiled") else "int8"
     if "compare" not in config:

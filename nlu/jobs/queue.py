@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nlu.config.errors import Temporary, UserError
 from nlu.config.nearest import hint
+from nlu.config.types import Config, ConfigLike
 
 if TYPE_CHECKING:
     from hydra.plugins.launcher import Launcher
@@ -185,7 +186,7 @@ def cancel(jobs: Iterable[QueuedJob]) -> None:
 class QueueContext:
     """What a queue needs to be opened."""
 
-    settings: Mapping[str, Any]
+    settings: ConfigLike
     """the keys of hydra.launcher, as plain containers"""
     folder: Path
     """the folder of the submission: that of a grid, a search, or the one run"""
@@ -253,7 +254,7 @@ def check_without_launch(
     require_addresses(dict(enumerate(configs)))
 
 
-def end_dry_run(config: dict[str, Any]) -> int:
+def end_dry_run(config: Config) -> int:
     """Check what a submission of this one run would check, print the verdict of `dry_run=true`, and return 0.
 
     Raises UserError with everything that is wrong.

@@ -19,6 +19,7 @@ from nlu.config.entry.grid import JobLost, raised_in
 from nlu.config.errors import UserError
 from nlu.config.redaction import hide
 from nlu.config.stopping import end_with
+from nlu.config.types import ConfigLike
 from nlu.jobs.queue import Job, JobState, Ticket
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class PlainWork:
         return submitit.helpers.DelayedSubmission(self, job)
 
 
-def base_folder(settings: Mapping[str, Any], folder: Path) -> Path:
+def base_folder(settings: ConfigLike, folder: Path) -> Path:
     """Return the folder that has a folder for each submission, by hydra.launcher.submitit_folder.
 
     submitit puts ids in place of %j and the like, also within a name: the folder above that belongs to no single job.
@@ -212,7 +213,7 @@ def _outcome(value: Mapping[str, Any]) -> Any:
     return found
 
 
-def _error(raised: Mapping[str, Any]) -> Exception:
+def _error(raised: ConfigLike) -> Exception:
     if "problems" in raised:
         return UserError(*raised["problems"], summary=raised["summary"], remedy=raised["remedy"])
     kind = JobLost if raised["kind"] == JobLost.__name__ else type(str(raised["kind"]), (JobError,), {})

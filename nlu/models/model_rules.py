@@ -3,13 +3,13 @@
 They include which layers of pretrained weights a smaller encoder starts from (`model.keep_layers`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from nlu.config.checks.between_groups import number_of_weights
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
 from nlu.config.targets import TARGET
+from nlu.config.types import ConfigLike
 
 KEY = "model.keep_layers"
 
@@ -46,7 +46,7 @@ def number_kept(asked: Sequence[int] | int) -> int:
     return asked if isinstance(asked, int) else len(asked)
 
 
-def kept_layers_problems(model: Mapping[str, Any], count: int | None) -> Iterator[str]:
+def kept_layers_problems(model: ConfigLike, count: int | None) -> Iterator[str]:
     """Yield why `keep_layers` does not fit other keys of `model`, or weights with `count` layers (None: unknown)."""
     asked = model["keep_layers"]
     if model.get("pretrained") is None:
@@ -69,7 +69,7 @@ def kept_layers_problems(model: Mapping[str, Any], count: int | None) -> Iterato
             yield from error.problems
 
 
-def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def encoder_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield each broken rule of `model` as key, value, rule and remedy. A derived class may lack any of the keys."""
     model = config["model"]
     if model.get("trim_vocab"):
@@ -83,7 +83,7 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
         yield from pooled_layers_problems(model.get("pooling") or "null", model["pooled_layers"], count)
 
 
-def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def pair_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield why the task does not fit an encoder of pairs, if its class shows that it reads none."""
     layouts = task.get("layouts")
     if layouts is not None and "pair" not in layouts:
@@ -94,7 +94,7 @@ def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         )
 
 
-def head_of_transformers_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def head_of_transformers_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield why an encoder of ours has no head of transformers."""
     if config["model"][TARGET].startswith("nlu.") and "random_weights" not in config["model"]:
         yield (
@@ -103,7 +103,7 @@ def head_of_transformers_problems(config: Mapping[str, Any], task: Mapping[str, 
         )
 
 
-def trim_problems(model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
+def trim_problems(model: ConfigLike, tokenizer: ConfigLike) -> Iterator[str]:
     """Yield why the vocabulary of `model.pretrained` cannot be trimmed."""
     if model.get("pretrained") is None:
         yield (

@@ -1,10 +1,10 @@
 """The keys of optimizers and schedules; see `nlu.config.keys`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from nlu.config.types import Duration, Fraction, NonNegativeFloat, PositiveFloat, TwoRates, Warmup
+from nlu.config.types import ConfigLike, Duration, Fraction, NonNegativeFloat, PositiveFloat, TwoRates, Warmup
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,7 @@ class AdamW:
     """Code that updates weights on CUDA: torch, or apex if you installed NVIDIA's."""
 
 
-def rate_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+def rate_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
     """Yield the patterns of names with a rate of 0."""
     for pattern, rate in (config["optimizer"].get("lr_by_name") or {}).items():
         if not rate:

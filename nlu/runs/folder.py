@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.config.redaction import without_secrets
 from nlu.config.schema import flat, has_effect, num_repeats
 from nlu.config.sentences import listed
+from nlu.config.types import Config
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.freeing import LOCK
 from nlu.runs.mirror_files import NOTE, OUTBOX
@@ -97,7 +98,7 @@ def repeats_beside(run_dir: Path) -> list[Path]:
     return sorted(path for path in run_dir.parent.iterdir() if _is_repeat(path))
 
 
-def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
+def checkpoint_to_continue(run_dir: Path, config: Config) -> Path | None:
     """Return the state that `resume` asks for, or None to start at step 0; that of a path is copied into this folder.
 
     Raises UserError if the folder contains something that this command must not overwrite: a run without

@@ -9,10 +9,11 @@ from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.nearest import require_known
 from nlu.config.targets import TARGET
+from nlu.config.types import ConfigLike
 from nlu.data.data_rules import OF_ONE_DOCUMENT, halves_problem
 
 
-def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+def class_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
     """Yield each broken rule as key, value, rule and remedy. A derived class may lack any of the keys."""
     task, loss = config["task"], config["loss"]
     threshold, fallback = task.get("threshold"), task.get("fallback")
@@ -48,7 +49,7 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
         yield from _unknown(task, loss, [str(name) for name in labels])
 
 
-def threshold_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+def threshold_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
     """Yield where keys say how thresholds are chosen that are not. A derived class may lack any of the keys."""
     task = config["task"]
     for key, otherwise in (("threshold_beta", 1.0), ("threshold_precision", None)):
@@ -59,7 +60,7 @@ def threshold_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) 
             )
 
 
-def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+def mlm_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
     """Yield where the keys of a task of masked words are impossible. A derived class may lack any of them."""
     task = config["task"]
     if task.get("mask_fraction") == 0:
@@ -75,7 +76,7 @@ def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Ite
         )
 
 
-def structbert_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+def structbert_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
     """Yield where the keys of task=structbert are impossible, or the data has no documents."""
     yield from mlm_problems(config, constants)
     break_mode = config["data"].get("break_mode")
@@ -85,7 +86,7 @@ def structbert_problems(config: Mapping[str, Any], constants: Mapping[str, Any])
         yield halves_problem(break_mode)
 
 
-def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+def _unknown(task: ConfigLike, loss: ConfigLike, names: list[str]) -> Iterator[str]:
     given = {
         "task.threshold": task.get("threshold"),
         "task.chosen_classes": task.get("chosen_classes"),

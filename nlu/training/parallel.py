@@ -8,7 +8,7 @@ others, a rank for which memory runs out cannot divide its batch, since the othe
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nlu.config.choices import choice_of, target_of
 from nlu.config.keys import takes
 from nlu.config.targets import TARGET, build
+from nlu.config.types import ConfigLike
 from nlu.training import keys as schemas
 from nlu.training.ranks import Ranks
 
@@ -127,7 +128,7 @@ def load_weights(parallel: Parallel, module: nn.Module, weights: Mapping[str, Te
     module.load_state_dict({name: parallel.place(weights[name], value) for name, value in own.items()})
 
 
-def strategy(ranks: Ranks, node: Mapping[str, Any]) -> Parallel:
+def strategy(ranks: Ranks, node: ConfigLike) -> Parallel:
     """Return the strategy for these ranks; `node` is the choice of the group `parallel`."""
     if ranks.world_size > 1:
         chosen: Parallel = build(node, ranks)

@@ -3,7 +3,7 @@
 Hydra imports this at every start; heavy imports are in `_launch` and `nlu.jobs`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
+
+from nlu.config.types import ConfigLike
 
 if TYPE_CHECKING:
     from hydra_plugins.queue_launcher._launch import Launch
@@ -88,7 +90,7 @@ class QueueLauncher(Launcher):
         """Follow a job of an earlier command (`nlu.jobs.following.open_jobs`); return what `launch` would for it."""
         return self._launch([job.job.overrides], job.job.number).follow_again(job)
 
-    def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[ConfigLike]) -> None:
         """Raise UserError with all that is wrong with jobs, given with their configurations, as `launch` does."""
         launch = self._launch(job_overrides, 0)
         launch.require(launch.jobs, dict(enumerate(configs)))

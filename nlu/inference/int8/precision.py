@@ -1,13 +1,11 @@
 """The choices int8 and int8_compiled of the group `precision`: what they need, and what they refuse."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.config.targets import build
+from nlu.config.types import ConfigLike
 from nlu.inference import keys as schemas
 from nlu.inference.int8.compiled import compile_layers
 from nlu.inference.int8.compiled import quantize as quantize_encoder
@@ -78,7 +76,7 @@ class Int8(Precision):
             )
 
 
-def int8_of(node: Mapping[str, Any]) -> Int8 | None:
+def int8_of(node: ConfigLike) -> Int8 | None:
     """Return the precision of a configuration if it is int8."""
     precision = build(node)
     return precision if isinstance(precision, Int8) else None

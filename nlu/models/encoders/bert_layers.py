@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.config.types import Config
 from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.formats.smaller_weights import pruned_heads_of, wrong_heads
@@ -47,7 +48,7 @@ See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
 
 
-def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes:
+def resolve_sizes(given: dict[str, Any], config: Config | None) -> Sizes:
     """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
 
     `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of

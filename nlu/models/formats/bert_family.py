@@ -11,12 +11,12 @@ MacBERT, BERT-wwm and MiniLM are of the type bert. Names are those of transforme
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
+from nlu.config.types import ConfigLike
 from nlu.models.formats.weights_config import LIKE_ROBERTA, first_position
 
 FAMILY = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "ernie", "albert", "distilbert")
@@ -66,7 +66,7 @@ def strange_parts(config: Mapping[str, object]) -> list[str]:
     return found
 
 
-def bert_tensors(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def bert_tensors(tensors: Mapping[str, Tensor], config: ConfigLike) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint of FAMILY under BERT's names, so that BERT computes the same with them.
 
     Query, key and value become one matrix, `attention.self.qkv`. Raises CheckpointError if one of the three is missing.

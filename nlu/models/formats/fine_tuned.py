@@ -11,12 +11,12 @@ Axes: C outputs, D width.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.config.types import ConfigLike
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid
@@ -83,7 +83,7 @@ class Layer:
 
 
 def fitted_head(
-    model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None
+    model: TaskModel, tensors: Weights, config: ConfigLike, labels: Sequence[str], scale: Scale | None
 ) -> Weights:
     """Return the tensors of a foreign head under the names of `model`; empty for weights without a head.
 
@@ -175,7 +175,7 @@ def last_of(model: TaskModel) -> str:
 
 
 def _for_transformers(
-    model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None
+    model: TaskModel, tensors: Weights, config: ConfigLike, labels: Sequence[str], scale: Scale | None
 ) -> Weights:
     head = model.head
     assert isinstance(head, TransformersHead)
@@ -199,7 +199,7 @@ def _for_transformers(
         raise
 
 
-def _fitted(last: Layer, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None) -> Layer:
+def _fitted(last: Layer, config: ConfigLike, labels: Sequence[str], scale: Scale | None) -> Layer:
     """Return the last layer with the outputs of the run. Raises UnfitHeadError if it has others."""
     outputs = len(last.weight)
     if not labels:
@@ -253,7 +253,7 @@ def _as_one_layer(first: Layer, last: Layer, activation: Activation) -> Layer | 
     return first.rows(plus_C.tolist()) if is_ours else None
 
 
-def _rows(config: Mapping[str, Any], outputs: int, labels: Sequence[str]) -> list[int]:
+def _rows(config: ConfigLike, outputs: int, labels: Sequence[str]) -> list[int]:
     """Return the row of their last layer for each of the data's classes."""
     if outputs != len(labels):
         raise UnfitHeadError(f"it has {outputs} classes, but the data has {len(labels)}; train the head")

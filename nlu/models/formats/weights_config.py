@@ -1,12 +1,12 @@
 """The configuration beside pretrained weights, read without their tensors and without importing torch."""
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import CheckpointError
+from nlu.config.types import ConfigLike
 
 CONFIGS = ("config.json", "bert_config.json", "electra_config.json")
 MODULES = "modules.json"
@@ -44,7 +44,7 @@ def _of_sentence_transformers(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def bert_config(config: ConfigLike) -> dict[str, Any]:
     """Return the configuration of a checkpoint of `bert_family.FAMILY` with BERT's keys, and ALBERT's groups.
 
     The sizes are those of the tensors that `bert_tensors` returns.
@@ -59,7 +59,7 @@ def bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def first_position(config: Mapping[str, Any]) -> int:
+def first_position(config: ConfigLike) -> int:
     """Return the row of the first token's position in an encoder like RoBERTa."""
     padding = config.get("pad_token_id")
     return (1 if padding is None else int(padding)) + 1

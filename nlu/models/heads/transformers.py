@@ -8,7 +8,7 @@ Axes: N rows (examples or units), S sequences, C outputs, D width.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
+from nlu.config.types import ConfigLike
 from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
@@ -133,7 +134,7 @@ def head_of_transformers(width: int, target: HeadTarget, encoder: Encoder) -> Tr
         return None
 
 
-def ends_in_sigmoid(config: Mapping[str, Any]) -> bool:
+def ends_in_sigmoid(config: ConfigLike) -> bool:
     """Return whether the configuration of a cross-encoder of sentence-transformers says that its score is a sigmoid."""
     says = config.get("sentence_transformers") or {}
     activation = says.get("activation_fn") or config.get("sbert_ce_default_activation_function")
