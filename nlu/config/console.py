@@ -101,8 +101,11 @@ class Parser(argparse.ArgumentParser):
         # Only flags are reported, since what follows an unknown flag may be its value.
         named = [text.partition("=")[0] for text in unknown if text.startswith("-")]
         if named:
+            # The names of earlier versions: loaded for an error only.
+            from nlu.config.foreign import key_elsewhere
+
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            raise UserError(*(f"{flag}: unknown flag; {hint(flag, flags)}" for flag in named))
+            raise UserError(*(f"{flag}: unknown flag; {key_elsewhere(flag) or hint(flag, flags)}" for flag in named))
         if unknown:
             count = "one argument" if len(unknown) == 1 else f"{len(unknown)} arguments"
             self.error(f"{', '.join(unknown)}: {count} too many")

@@ -93,9 +93,18 @@ export -> - | nlu.export max_rows=10000 compares an export with its run on so ma
 requests_per_s proxies -> - | a reverse proxy limits the requests of a client, and sends the token: docs/serving.md
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
 max_loss fractions eval_rows -> fraction=0.3 | nlu.prune shows the score before and after
+best_f1 threshold_f1 best_accuracy threshold_accuracy -> - | task.threshold=auto of nlu.train chooses the threshold
+format=torch_export -> format=onnx
+--html -> --json | it has the whole texts
+--near --by --rank-by --seed -> - | nlu.report errors shows classes and lengths; python -m nlu.data finds equal texts
+--join -> - | the table over the folders of all folds joins them
+--keep-best -> - | trainer.keep_best of nlu.train decides how many checkpoints a run keeps
+--data -> - | name the files: python -m nlu.data train=FILE dev=FILE
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
 hydra.sweeper.max_batch_size -> - | hydra.launcher.array_parallelism of Slurm limits the jobs that run at once
 hydra.sweeper.until_plateau -> hydra.sweeper.max_examples=100ep | with asha or freeze_thaw; or a smaller n_trials
+hydra/sweeper/sampler=qmc hydra/sweeper/sampler=cmaes -> hydra/sweeper/sampler=random | or tpe, gp
+hydra/sweeper/sampler=nsgaii hydra/sweeper/sampler=nsgaiii -> hydra/sweeper/sampler=tpe | with several objectives too
 hydra.sweeper.max_hours -> - | timeout 8h python -m nlu.train ... ends the search, and the same command continues it
 hydra.sweeper.enqueue hydra.sweeper.warm_start -> - | the first trial has the values of prior=
 hydra.sweeper.use_defaults -> - | the first trial has the values of prior= in its sweeps

@@ -108,7 +108,7 @@ def _import(target: str) -> Callable[..., Any]:
         if not module_name and not (first.isidentifier() and not first.startswith("__") and module_exists(first)):
             raise UserError(
                 f"{target}: package {first or target!r} is not installed here; install it, add its folder to "
-                "PYTHONPATH or to plugins, or correct the name"
+                "PYTHONPATH, or correct the name"
             )
         module_name = f"{module_name}.{first}".lstrip(".")
     if not name:

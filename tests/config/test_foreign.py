@@ -77,7 +77,7 @@ def test_every_answer_names_choices_and_keys_that_exist():
         for key, choice in re.findall(r"(?:^|[ '])([a-z_]+[./][\w./]+|[a-z_]+(?==))(?:=(\w+))?", ours):
             folder = conf_dir() / key
             if folder.is_dir() and choice != "NAME":
-                assert (folder / f"{choice}.yaml").is_file() or choice == "hyperband", answer
+                assert (folder / f"{choice}.yaml").is_file() or choice in ("hyperband", "random", "tpe"), answer
             assert key in known_keys() or folder.is_dir() or key.startswith(("hydra", "nlu.")), answer
 
 
@@ -88,3 +88,14 @@ def test_a_flag_and_a_command_of_another_program_are_answered_with_ours(capsys: 
         read_command_line(["--per-device-train-batch-size=16"])
     assert nlu_main(["x-eval"]) == 2
     assert "unknown command x-eval; write python -m nlu.evaluate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["errors", "run", "--html"], "--html: unknown flag; write --json"), (["--join", "x"], "leave it out: the table")],
+)
+def test_a_flag_of_an_earlier_version_is_answered_with_its_substitute(arguments: list[str], said: str):
+    from nlu.commands.report import main
+
+    with pytest.raises(UserError, match=said):
+        main(arguments)

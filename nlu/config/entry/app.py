@@ -348,8 +348,7 @@ def storage_problems(error: Exception, before_start: bool = False, key: str = "h
     for failure in (error, error.__cause__):
         if isinstance(failure, OSError) and failure.errno in known:
             said = (failure.strerror or "").lower()
-            return [
-                f"{failure.filename or 'a file'} cannot be used: {said}; free some space or correct the permissions, "
-                f"or choose another {key}"
-            ]
+            is_taken = failure.errno in (errno.EEXIST, errno.ENOTDIR)
+            remedy = "" if is_taken else "free some space or correct the permissions, or "
+            return [f"{failure.filename or 'a file'} cannot be used: {said}; {remedy}choose another {key}"]
     return []
