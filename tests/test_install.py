@@ -154,3 +154,24 @@ def test_an_editable_install_is_found_in_the_folder_that_contains_the_clone(tmp_
     assert said("program.py", "hydra/launcher=local").endswith("ran local\n")
     official = said("program.py", "hydra/launcher=submitit_local", "--cfg", "hydra", "-p", "hydra.launcher")
     assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher" in official
+
+
+BLOCKED = """
+import importlib, sys
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+for name in {modules}:
+    importlib.import_module(name)
+"""
+
+
+def test_commands_and_what_reads_any_path_need_no_extra() -> None:
+    commands = [f"nlu.commands.{path.stem}" for path in (REPOSITORY / "nlu/commands").glob("*.py")]
+    modules = [*commands, "nlu.storage.required", "nlu.storage.tables", "nlu.training.build", "nlu.inference.loaded"]
+    absent = {"ossfs", "oss2", "odps", "transformers", "onnx", "fastapi", "uvicorn", "cleanlab", "tensorflow", "peft"}
+    program = BLOCKED.format(absent=absent, modules=modules)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
