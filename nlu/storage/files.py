@@ -67,8 +67,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except OSError as error:
         # Errors of write and fsync do not name the file.
-        if error.errno is not None:
-            error.filename = error.filename or str(path)
+        error.filename = error.filename or str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)

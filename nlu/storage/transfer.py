@@ -5,9 +5,7 @@ Within a folder the file COMPLETE, which tells readers that a folder is whole, i
 """
 
 import filecmp
-import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,11 +19,19 @@ from nlu.storage.access import FileInfo, files, stat
 from nlu.storage.cache import staging_folder
 from nlu.storage.locations import Place, refuse_root
 from nlu.storage.settle import MARKER, remove
-from nlu.storage.transfer_in_parts import PART_BYTES, Advance, download_progress, fetch_into, no_progress, put
+from nlu.storage.transfer_in_parts import (
+    PART_BYTES,
+    WHOLE_BYTES,
+    Advance,
+    download_progress,
+    fetch_into,
+    is_content,
+    no_progress,
+    put,
+)
 
 AT_ONCE = 8
 """small files in flight"""
-_DIGEST = re.compile("[0-9a-fA-F]{32}")
 # A time in seconds is a float here, and loses the last digits of a disk's nanoseconds.
 SAME_TIME_S = 1e-5
 
@@ -111,8 +117,8 @@ def _is_mark(place: Place) -> bool:
 def is_same(item: Item) -> bool:
     """Return whether the file at the target is the one that would be copied there.
 
-    The contents are compared on a disk and if the etag of an object is a digest, else size and time, as the AWS command
-    line does.
+    The contents are compared on a disk and if a service gives a digest, else size and time, as the AWS command line
+    does.
     """
     source, there = item.info, item.there
     if there is None or source.size is None or source.size != there.size:
@@ -120,9 +126,8 @@ def is_same(item: Item) -> bool:
     if source.etag and there.etag and source.etag.lower() == there.etag.lower():
         return True
     for etag, other in ((there.etag, item.source), (source.etag, item.target)):
-        if etag and _DIGEST.fullmatch(etag) and other.is_local:
-            with open(other.path, "rb") as file:
-                return hashlib.file_digest(file, "md5").hexdigest() == etag.lower()
+        if etag and other.is_local and (answer := is_content(Path(other.path), etag)) is not None:
+            return answer
     if source.modified_s is None or there.modified_s is None:
         return False
     if item.source.is_local and item.target.is_local:
@@ -130,8 +135,8 @@ def is_same(item: Item) -> bool:
         return filecmp.cmp(item.source.path, item.target.path, shallow=False)
     if item.target.is_local:
         return abs(source.modified_s - there.modified_s) < SAME_TIME_S
-    # A service has whole seconds.
-    return not (source.etag and there.etag) and there.modified_s >= int(source.modified_s)
+    # A service has whole seconds, so within the second of the upload the file may have been written again.
+    return not (source.etag and there.etag) and there.modified_s > source.modified_s
 
 
 def run_copies(items: list[Item], title: str) -> None:
@@ -141,7 +146,7 @@ def run_copies(items: list[Item], title: str) -> None:
         for is_mark in (False, True):
             batch = [item for item in items if _is_mark(item.target) == is_mark]
             # A large file has its own threads for its parts, so large files follow one another.
-            small = [item for item in batch if item.info.size is not None and item.info.size < PART_BYTES]
+            small = [item for item in batch if item.info.size is not None and item.info.size < WHOLE_BYTES]
             in_threads(lambda item: copy_file(item, advance), small)
             for item in batch:
                 if item not in small:

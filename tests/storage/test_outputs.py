@@ -9,7 +9,7 @@ import pytest
 
 from nlu.commands.io import main
 from nlu.config.errors import UserError
-from nlu.storage import access, transfer
+from nlu.storage import access
 from nlu.storage.access import files
 from nlu.storage.locations import Place, parse_place
 from nlu.storage.outputs import output_file, output_folder, require_free
@@ -76,20 +76,19 @@ def test_a_folder_in_a_bucket_is_marked_first_and_completed_by_its_last_file(
     for key, content in {".begun": b"", "old": b"of an earlier try", "a": b"changed"}.items():
         access.write(parse_place(f"{url}/{key}"), content)
     done: list[str] = []
-    for module, name in ((access, "write"), (access, "delete"), (transfer, "put")):
-        verb = getattr(module, name)
+    for name in ("write", "delete"):
+        verb = getattr(access, name)
 
-        def noting(*values: Any, name: str = name, verb: Any = verb, **asking: Any) -> None:
-            verb(*values, **asking)
-            (place,) = (value for value in values if isinstance(value, Place))
+        def noting(place: Place, *values: Any, name: str = name, verb: Any = verb, **asking: Any) -> None:
+            verb(place, *values, **asking)
             done.append(f"{name} {place.name}")
 
-        monkeypatch.setattr(module, name, noting)
+        monkeypatch.setattr(access, name, noting)
     with output_folder(url, "out", last="a.json") as folder:
         write(folder, {"a": b"a", "a.json": b"{}", "z": b"z"})
     tried = [line for line in done if not line.endswith(".probe")]
-    assert tried[:2] == ["write .begun", "delete old"] and sorted(tried[2:4]) == ["put a", "put z"]
-    assert tried[4:] == ["put a.json", "delete .begun"] and names(url) == ["a", "a.json", "z"]
+    assert tried[:2] == ["write .begun", "delete old"] and sorted(tried[2:4]) == ["write a", "write z"]
+    assert tried[4:] == ["write a.json", "delete .begun"] and names(url) == ["a", "a.json", "z"]
     with pytest.raises(KeyError), output_folder(f"{url}-2", "out", last="x"):
         raise KeyError
     assert names(f"{url}-2") == []

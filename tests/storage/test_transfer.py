@@ -32,7 +32,9 @@ ETAG, TWO = "a" * 32, "b" * 32
         (OBJECT, FileInfo(False, 3, None, 5.0), OTHER, FileInfo(False, 3, TWO, 6.0), True),
         (OBJECT, FileInfo(False, 3, None, 5.0), OTHER, FileInfo(False, 3, TWO, 4.0), False),
         (OBJECT, FileInfo(False, 3, "no-digest", 5.0), LOCAL, FileInfo(False, 3, None, 5.0), True),
-        (LOCAL, FileInfo(False, 3, None, 5.0), OBJECT, FileInfo(False, 3, "no-digest", 6.0), True),
+        (LOCAL, FileInfo(False, 3, None, 5.9), OBJECT, FileInfo(False, 3, "no-digest", 6.0), True),
+        (LOCAL, FileInfo(False, 3, None, 5.9), OBJECT, FileInfo(False, 3, "no-digest", 5.0), False),
+        (LOCAL, FileInfo(False, 3, None, 5.0), OBJECT, FileInfo(False, 3, "no-digest", 5.0), False),
     ],
 )
 def test_files_are_the_same_by_digest_or_by_size_and_time(
@@ -90,7 +92,7 @@ def test_an_object_goes_through_this_machine_to_another_service(
 
 
 def test_large_files_follow_one_another(top: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PART_BYTES", 6)
+    monkeypatch.setattr(transfer, "WHOLE_BYTES", 6)
     here = parse_place(str(write(tmp_path / "here", FILES)))
     run_copies(plan_copy(here, parse_place(f"{top}/there"), recursive=True).copied, "there")
     assert list(files(parse_place(f"{top}/there"))) == sorted(FILES)
@@ -158,3 +160,4 @@ def test_a_disk_that_refuses_is_told_with_a_remedy(s3: Any, tmp_path: Path, monk
         assert found is not None
         with pytest.raises(UserError, match="; correct that or name another place, and try again"):
             copy_file(Item(source, found, parse_place(target), None))
+    assert transfer.PART_BYTES * 10_000 > 150e9, "S3 takes 10,000 parts"
