@@ -28,7 +28,7 @@ from nlu.runs.logs import LOG, record_end
 from nlu.search.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.search.goals import MEASURED, Goals, quantities_of
 from nlu.search.pruners import PRUNER, HalvingPruner
-from nlu.search.storage.open_study import open_storage
+from nlu.search.storage.open_study import OVER, open_storage
 from nlu.search.trial_steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, until_of
 from nlu.storage.locks import hold_lock
 from nlu.storage.pointer import TakenOver
@@ -108,6 +108,9 @@ class TrialChannel:
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
+        # The search closes the trial, but a job in its process has to end first.
+        if OVER in self._study.user_attrs:
+            return True
         decision = self._frozen().user_attrs.get(DECISION, {})
         try:
             # The run continues from a checkpoint that is older than its last report. What was decided then did not stop

@@ -28,8 +28,8 @@ from nlu.runs.mirror_files import free_mirror
 from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, outcome_now, worked_s
 from nlu.search.goals import MEASURED, Goals, best_trials
 from nlu.search.sampling import write_constraints
-from nlu.search.storage.open_study import study_in
-from nlu.search.sweep_folder import OVER, hold
+from nlu.search.storage.open_study import OVER, study_in
+from nlu.search.sweep_folder import hold
 from nlu.search.trial_steps import best_so_far
 from nlu.storage.locks import Locked
 from nlu.storage.refusals import Unreachable
@@ -42,6 +42,8 @@ KEEP = ALL, ONLY_BEST = ["all", "best"]
 KEPT = "keep"
 """user attribute of a study: what its search has as hydra.sweeper.`keep` and `mirror`; without it all stays"""
 DECIDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+AWAY_S = 300.0
+"""how long the mirrors are left alone after they did not respond"""
 LEAVES_S, LEAVES_POLL_S = 30.0, 0.2
 """how long the end of a search waits for jobs that still hold their trials, and how often it looks"""
 
@@ -74,6 +76,7 @@ class Keeper:
         self.only_best, self.mirror = asked.get("keep") == ONLY_BEST, asked.get("mirror")
         self._freed: dict[int, bool] = {}
         self._has_complained = False
+        self._away_until_s = 0.0
 
     def update(self) -> list[int]:
         """Remove what may go of the trials that have ended.
@@ -82,7 +85,8 @@ class Keeper:
         """
         wanted = freed(self._study) if self.only_best else {}
         for number, keeps_best in wanted.items():
-            if self._freed.get(number) == keeps_best:
+            # The search waits for each request, so it does not wait again and again for a store that is down.
+            if self._freed.get(number) == keeps_best or time.monotonic() < self._away_until_s:
                 continue
             try:
                 # The mirror first: a launcher that fetches the run meanwhile may bring its checkpoints back.
@@ -92,23 +96,23 @@ class Keeper:
                     self._freed[number] = keeps_best
             except Locked:
                 continue
-            except (OSError, UserError) as error:
-                # That must not end the search; it is tried again later.
+            except Exception as error:
+                # Whatever a store or a disk raises must not end the search; it is tried again later.
                 if not self._has_complained:
                     self._say(f"checkpoints of trial {number} stay for now: {error}")
                     self._has_complained = True
                 if isinstance(error, Unreachable):
-                    # The search waits for each request, so it asks no more now.
-                    break
+                    self._away_until_s = time.monotonic() + AWAY_S
         return [number for number, keeps_best in wanted.items() if self._freed.get(number) != keeps_best]
 
     def end(self) -> list[int]:
         """Remove what is left at the end, also of runs that were fetched from their mirrors after their removal.
 
-        A job that has just ended, or was just cancelled, is waited for. Returns what `update` does.
+        A job that has just ended, or was just cancelled, is waited for; a store that is down is not. Returns what
+        `update` does.
         """
-        self._freed, end_s = {}, time.monotonic() + LEAVES_S
-        while (left := self.update()) and time.monotonic() < end_s:
+        self._freed, self._away_until_s, end_s = {}, 0.0, time.monotonic() + LEAVES_S
+        while (left := self.update()) and self._away_until_s <= time.monotonic() < end_s:
             time.sleep(LEAVES_POLL_S)
         return left
 
@@ -133,22 +137,24 @@ def outcome_of(frozen: FrozenTrial, why: str, *, maximize: bool) -> dict[str, An
 def end_search(folder: Path, say: Callable[[str], None]) -> str:
     """Note in the storage of a search that it is over, so that it cannot be continued, and close its open trials.
 
-    Their jobs are cancelled, or end at their next report. A command that runs the search ends then. If none runs, this
-    removes the checkpoints that need not stay. It may be repeated. Returns a sentence about what happened; `say` gets
-    what could not be done. Raises UserError if the folder holds no search.
+    Their jobs are cancelled, or end at their next report. A command that runs the search closes them, and ends. If none
+    runs, this closes them and removes the checkpoints that need not stay. It may be repeated. Returns a sentence about
+    what happened; `say` gets what could not be done. Raises UserError if the folder holds no search.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = study_in(folder)
     study.set_user_attr(OVER, {"time_s": time.time()})
-    closed = close_open(study)
-    for number in closed:
+    left_open = [trial.number for trial in study.get_trials(deepcopy=False) if _is_undecided(trial)]
+    for number in left_open:
         try:
             cancel_jobs(folder, [number])
         except (UserError, OSError) as error:
             say(f"trial {number}: {error}; its job ends when it reports next")
     what = f"the search in {folder} is over"
     try:
+        # A search that runs may be about to write to its trials.
         with hold(folder):
+            closed = close_open(study)
             if left := Keeper(study, folder, say).end():
                 say(
                     f"checkpoints of {numbered('trial', left)} stay, where a job still runs; the same command removes "
@@ -157,9 +163,13 @@ def end_search(folder: Path, say: Callable[[str], None]) -> str:
     except UserError as error:
         if is_temporary(error):
             raise
-        return f"{what}: the command that runs it ends, with {counted(len(closed), 'open trial')}"
+        return f"{what}: the command that runs it ends, with {counted(len(left_open), 'open trial')}"
     ended = f": {numbered('trial', closed)} closed as pruned" if closed else ""
     return f"{what}{ended}; python -m nlu.report search {folder} writes its tables and its page again"
+
+
+def _is_undecided(trial: FrozenTrial) -> bool:
+    return not trial.state.is_finished() and not has_outcome(trial)
 
 
 def close_open(study: Study) -> list[int]:
@@ -167,7 +177,7 @@ def close_open(study: Study) -> list[int]:
     found = []
     for trial in study.get_trials(deepcopy=False):
         if not trial.state.is_finished():
-            found += [] if has_outcome(trial) else [trial.number]
+            found += [trial.number] * _is_undecided(trial)
             close(study, with_outcome(study, trial, WHY))
     return found
 

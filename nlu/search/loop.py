@@ -40,7 +40,8 @@ from nlu.search.faults import StorageUnavailable
 from nlu.search.goals import best_trials
 from nlu.search.plan import Plan
 from nlu.search.slots import Ended
-from nlu.search.sweep_folder import OVER, bring_trials_back
+from nlu.search.storage.open_study import OVER
+from nlu.search.sweep_folder import bring_trials_back
 
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
@@ -106,7 +107,6 @@ class Search:
                 if self.plan.slots.is_local:
                     self._end_jobs()
                 self._collect()
-                # The command that ended the search closed those that were there.
                 close_open(self.plan.study)
             elif self.keeper.only_best:
                 # Their checkpoints go, so that they could not continue.

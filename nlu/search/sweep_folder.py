@@ -25,15 +25,13 @@ from nlu.search.goals import Goals
 from nlu.search.pruners import PRUNER
 from nlu.search.schedulers.scheduler import PAUSING
 from nlu.search.space import space_differences
-from nlu.search.storage.open_study import HELD, held_search
+from nlu.search.storage.open_study import HELD, OVER, held_search
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
 SPACE, SHARED, FOLDER, ID = "space", "shared", "folder", "id"
 """user attributes of a study: the space, the values that all trials share, the sweep folder, the id that it has too"""
-OVER = "over"
-"""user attribute of a study: a user has ended the search for good"""
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from nlu.commands.jobs import main as jobs_main
 from nlu.search.channel import COMPLETE, TrialChannel
 from nlu.search.closing import end_search, note_kept
 from nlu.search.storage.open_study import HELD, open_storage, storage_url
+from nlu.search.sweep_folder import hold
 from tests.launchers.searches import LOCAL, outcomes, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -77,6 +78,20 @@ def test_the_end_of_a_search_takes_outcomes_as_they_are_and_keeps_the_best(tmp_p
     assert "over: trial 1 closed as pruned; " in end_search(tmp_path, pytest.fail)
     assert [(trial.state.name, trial.value) for trial in trials_of(study)] == [("COMPLETE", 0.75), ("PRUNED", 0.9)]
     assert [(tmp_path / str(number) / "checkpoints").exists() for number in range(2)] == [True, False]
+
+
+def test_a_search_that_runs_closes_its_own_trials_and_jobs_end_at_a_report(tmp_path):
+    url = storage_url(None, tmp_path)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    study.ask()
+    (tmp_path / HELD).write_text(json.dumps({"study": "s", "storage": url, "id": "id"}))
+    job = TrialChannel(url, "s", 0)
+    assert not job.report(100, 0.5)
+    with hold(tmp_path):
+        assert "the command that runs it ends, with 1 open trial" in end_search(tmp_path, pytest.fail)
+        # It may be about to write what it has drawn.
+        assert [trial.state.name for trial in trials_of(study)] == ["RUNNING"]
+        assert job.report(200, 0.6)
 
 
 def trials_of(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:

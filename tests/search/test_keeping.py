@@ -8,7 +8,10 @@ from optuna.trial import TrialState, create_trial
 
 from nlu.runs import freeing
 from nlu.runs.freeing import free
-from nlu.search.closing import freed
+from nlu.runs.mirror import Mirror
+from nlu.search import closing
+from nlu.search.closing import Keeper, freed, note_kept
+from tests.search.outages import object_store
 
 OF = {"C": TrialState.COMPLETE, "P": TrialState.PRUNED, "F": TrialState.FAIL, "R": TrialState.RUNNING}
 
@@ -78,3 +81,41 @@ def test_a_killed_removal_leaves_no_half_checkpoint_and_is_completed(tmp_path, m
         assert len(list(checkpoints.rglob("*.safetensors"))) == 4
     free(folder, keeps_best=False)
     assert names(folder) == ["fold-0", "fold-1"]
+
+
+def test_a_store_that_is_down_is_asked_once_and_again_at_the_end(tmp_path, monkeypatch):
+    asked, said = [], []
+    free_mirror = closing.free_mirror
+
+    def counted(url, **named):
+        asked.append(url)
+        return free_mirror(url, **named)
+
+    monkeypatch.setattr(closing, "free_mirror", counted)
+    with object_store(monkeypatch, "trials") as (store, storage):
+        for number in range(3):
+            mirror = Mirror(f"{storage.url}/{number}", trial(tmp_path / str(number)))
+            mirror.open(may_hold_a_run=True)
+            mirror.saved()
+            mirror.close()
+        own = study("CCC", [0.9, 0.2, 0.1], "maximize")
+        note_kept(own, "best", storage.url)
+        keeper = Keeper(own, tmp_path, said.append)
+        with store.away():
+            # A search updates when each trial ends.
+            assert [keeper.update() for _ in range(3)] == [[0, 1, 2]] * 3
+            assert len(asked) == 1 and len(said) == 1 and "checkpoints of trial 0 stay for now" in said[0]
+            assert keeper.end() == [0, 1, 2] and len(asked) == 2
+        assert keeper.end() == []
+    assert [(tmp_path / str(number) / "checkpoints").exists() for number in range(3)] == [True, False, False]
+
+
+def test_what_a_store_raises_does_not_end_the_search(tmp_path, monkeypatch):
+    def damaged(*unused, **named):
+        raise ValueError("no JSON")
+
+    monkeypatch.setattr(closing, "free_mirror", damaged)
+    own, said = study("CC", [0.9, 0.2], "maximize"), []
+    note_kept(own, "best", "s3://b/s")
+    assert Keeper(own, tmp_path, said.append).update() == [0, 1]
+    assert said == ["checkpoints of trial 0 stay for now: no JSON"]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HELD = "search.json"
 """in the folder of a search: its study and storage, and the id that its study has as a user attribute"""
+OVER = "over"
+"""user attribute of a study: a user has ended the search for good"""
 JOURNAL = "journal.log"
 JOURNAL_FOLDER = "journal"
 """the journal in the mirror of a search"""
