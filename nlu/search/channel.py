@@ -4,7 +4,8 @@ A job gets `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}`
 the storage, asks the pruner itself, and writes its outcome there. Only the search closes the trial.
 
 A trial has one job at a time: the lock of its folder keeps a second one waiting, and of hosts without a common folder
-only one can write to the mirror of the run.
+only one can write to the mirror of the run. The newest launch wins: its job takes the mirror from an older one, which
+ends at its next save, and an older one that starts later ends at once.
 """
 
 import json
@@ -44,6 +45,8 @@ DECISION = "decision"
 """user attribute of a trial: the last decision of the pruner, with the report that it is for"""
 ATTEMPT = "attempt"
 """user attribute of a trial: how often it has failed"""
+LAUNCHES = "launches"
+"""user attribute of a trial: how many jobs were launched"""
 REASON = "reason"
 """user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -93,9 +96,14 @@ class TrialChannel:
         """The seconds that all jobs of this trial have run, the former ones up to their last reports."""
         return self._wall_s + time.monotonic() - self._began_s
 
-    def begin(self) -> None:
-        """Count the time from now on: while this job waited for an earlier one, that one counted and noted it."""
-        self._wall_s, self._began_s = worked_s(self._frozen()), time.monotonic()
+    def begin(self) -> int:
+        """Count the time from now on: while this job waited for an earlier one, that one counted and noted it.
+
+        Returns the newest launch of the trial.
+        """
+        frozen = self._frozen()
+        self._wall_s, self._began_s = worked_s(frozen), time.monotonic()
+        return int(frozen.user_attrs.get(LAUNCHES, 0))
 
     def _frozen(self) -> "FrozenTrial":
         return self._storage.get_trial(self._id)
@@ -228,9 +236,10 @@ def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], in
     """Call `run`, which returns an exit status, and write its outcome into the storage.
 
     No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
-    machine has a fault, if the failure is temporary (`nlu.storage.refusals`), or if a newer job has the mirror of the
-    run. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
-    prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that file.
+    machine has a fault, if the failure is temporary (`nlu.storage.refusals`), or if a newer job has the trial or the
+    mirror of the run. The reason is written if the storage answers. Any other UserError ends the job with its status;
+    the search prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that
+    file.
     """
     with stopping.listening():
         if is_submitted():
@@ -256,7 +265,10 @@ def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[],
             if trial.is_over:
                 log.info("trial %d is done; nothing was done", trial.number)
                 return 0
-            trial.begin()
+            if (newest := trial.begin()) > trial.launch:
+                # Its queue was slow; the search has given it up.
+                log.warning("trial %d has a newer job (launch %d, this was %d)", trial.number, newest, trial.launch)
+                return 0
             return _run(trial, run_dir, run)
     except Exception as error:
         if not _leaves_trial(error):

@@ -31,8 +31,6 @@ RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs end early without progress; after the last one it is set aside"""
 DEATHS = 3
 """so often in a row the process of a trial dies without progress before the trial fails"""
-LAUNCHES = "launches"
-"""user attribute of a trial: how many jobs were launched"""
 SINCE = "since"
 """user attribute of a trial: the first `launch` of those in a row that ended without a word, and where the trial is
 `at` (see `place_of`)"""

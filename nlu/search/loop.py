@@ -19,12 +19,11 @@ from nlu.config.sentences import counted
 from nlu.runs.mirror import Mirror
 from nlu.search import trial_steps
 from nlu.search.board import Board, Idle, announce, ended_line, parameters, when
-from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, OUTCOME, PRUNED, REASON, outcome_now, worked_s
+from nlu.search.channel import ATTEMPT, COMPLETE, FAILED, LAUNCHES, OUTCOME, PRUNED, REASON, outcome_now, worked_s
 from nlu.search.closing import LEFT, Keeper, close, close_open, has_outcome, note_kept, with_outcome
 from nlu.search.deciding import Steps, paused_line
 from nlu.search.failures import (
     DEATHS,
-    LAUNCHES,
     SINCE,
     Failures,
     FailuresEndSearch,

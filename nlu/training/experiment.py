@@ -331,7 +331,7 @@ def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], 
         mirror = Mirror(config.mirror, run_dir)
         # The mirror fills the folder before the run holds it, so two commands must not do so at once.
         with hold(run_dir):
-            # The newest job of a trial is the one that its search counts on.
+            # The newest job of a trial is the one that its search counts on; older ones do not come so far.
             mirror.open(may_hold_a_run=config.resume != "never", take=config.take or config.trial is not None)
     ranks.barrier()
     with closed_at_the_end(mirror) if mirror else nullcontext():

@@ -13,7 +13,7 @@ import pytest
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.search import channel
-from nlu.search.channel import COMPLETE, DECISION, FAILED, OUTCOME, REASON, TrialChannel, run_trial
+from nlu.search.channel import COMPLETE, DECISION, FAILED, LAUNCHES, OUTCOME, REASON, TrialChannel, run_trial
 from nlu.search.closing import WHY, outcome_of
 from nlu.search.faults import ProcessLost, StorageUnavailable
 from nlu.search.pruners import PRUNER
@@ -49,6 +49,17 @@ def test_the_worse_of_two_is_pruned_at_the_rung(handed):
     assert not good.report(50, 0.1) and not good.report(100, 0.9)
     assert bad.report(100, 0.2)
     assert frozen(handed, 1).intermediate_values == {100: 0.2}
+
+
+def test_a_job_that_starts_after_a_newer_one_was_launched_changes_nothing(handed, tmp_path):
+    study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
+    study._storage.set_trial_user_attr(study.trials[0]._trial_id, LAUNCHES, 2)
+    begun = []
+    for launch in (1, 2):
+        assert (
+            run_trial({**handed(0), "launch": launch}, tmp_path / "0", lambda own=launch: begun.append(own) or 0) == 0
+        )
+    assert begun == [2] and OUTCOME not in frozen(handed, 0).user_attrs
 
 
 def test_a_continued_job_gets_the_answers_that_it_got_before(handed):
