@@ -118,7 +118,6 @@ hydra.launcher.trials_per_job -> 'hydra.launcher.additional_parameters={gres: "s
 hydra.launcher.modules -> 'hydra.launcher.setup=[". /etc/profile", "module load NAME"]' | lines of shell
 hydra.launcher.container hydra.launcher.container_mounts -> 'hydra.launcher.srun_args=["--container-image=IMAGE"]'
 hydra.launcher.nodes hydra.launcher.tasks_per_node -> hydra/launcher=slurm | a job of local is one process here
-hydra.launcher.client -> - | PyODPS submits the jobs of MaxCompute
 hydra.launcher.stderr_to_stdout -> - | standard output and standard error of a job are two files
 hydra.launcher.wait -> hydra/launcher=local | or slurm, pai; launchers of other packages wait for their jobs
 hydra.launcher.before -> - | nlu.train prepares its data itself, and nlu.preprocess can be submitted first

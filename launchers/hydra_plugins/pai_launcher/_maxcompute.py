@@ -1,4 +1,4 @@
-"""PAI commands of a MaxCompute project, by PyODPS (read in 0.13.2).
+"""PAI commands of a MaxCompute project, by PyODPS (read in 0.13.2) or, with client=odpscmd, by that client.
 
 A command cannot have a name or tags. So an instance carries the token of its submission in its parameters, which are
 read from the source of every instance that this user has started within a day.
@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
+from hydra_plugins.pai_launcher import _odpscmd as odpscmd
 from hydra_plugins.pai_launcher._code import ENTRY, CodePackage, parameters, token_in, value_of
 from hydra_plugins.pai_launcher._queue import Credentials, PaiQueue, RequestRefused, import_or_say
-from hydra_plugins.pai_launcher.pai_launcher import PaiSettings, region_endpoint, store_environment
+from hydra_plugins.pai_launcher.pai_launcher import ODPSCMD, PREFIX, PaiSettings, region_endpoint, store_environment
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext
 from nlu.storage.locks import JOB_VARIABLE
@@ -41,6 +42,8 @@ class MaxComputeQueue(PaiQueue):
 
     def __init__(self, settings: PaiSettings, keys: Credentials, context: QueueContext):
         import_or_say("odps", PACKAGE, "backend=maxcompute")
+        if settings.client == ODPSCMD:
+            odpscmd.require(f"{PREFIX}.client")
         super().__init__(settings, keys, context)
         self._tokens: dict[str, str] = {}
         """of each instance whose source was read"""
@@ -59,6 +62,9 @@ class MaxComputeQueue(PaiQueue):
         priority = None if settings.priority is None else HIGHEST - settings.priority
         given = self.parameters_of(job, arguments, code)
         hints = {GPU_LABEL: f"LABEL:{settings.gpu_type}:OPER_EQUAL"} if settings.gpu_type else {}
+        if settings.client == ODPSCMD:
+            command = odpscmd.pai_command(settings.framework_version, XFLOW_PROJECT, given, priority, hints)
+            return odpscmd.submit(command, str(settings.project), region_endpoint(settings), self._keys)
         return self._once(
             f"submitting job {job.number}",
             lambda odps: (

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"
+PYODPS, ODPSCMD = "pyodps", "odpscmd"
 RANGES: dict[str, tuple[float, float]] = {
     "workers": (1, 1000), "gpus": (0, 16), "cpus": (0.1, 1000), "memory_gb": (0.1, 10_000), "priority": (1, 9),
     "max_minutes": (0, 60 * 24 * 365),
 }  # fmt: skip
 REQUIRED = {DLC: ("region", "workspace", "image", "oss_folder"), MAXCOMPUTE: ("region", "project", "oss_folder")}
 OTHERS_OF = {
-    DLC: ("project", "tables"),
+    DLC: ("project", "tables", "client"),
     MAXCOMPUTE: ("workspace", "image", "instance_type", "resource_quota", "max_minutes", "mounts", "work_folder"),
 }
 """the keys that a backend does not use"""
@@ -66,6 +67,7 @@ class PaiSettings:
     max_minutes: int = 0
     tables: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    client: str = PYODPS
 
 
 def settings_of(values: Mapping[str, Any]) -> PaiSettings:
@@ -87,6 +89,8 @@ def setting_problems(settings: PaiSettings) -> Iterator[str]:
     """Yield everything that is wrong with the settings, except for missing keys."""
     if settings.backend not in (DLC, MAXCOMPUTE):
         yield f"{PREFIX}.backend is {settings.backend}, but must be {DLC} or {MAXCOMPUTE}"
+    if settings.client not in (PYODPS, ODPSCMD):
+        yield f"{PREFIX}.client is {settings.client}, but must be {PYODPS} or {ODPSCMD}"
     for name, (low, high) in RANGES.items():
         value = getattr(settings, name)
         if value is not None and not low <= value <= high:
@@ -138,7 +142,7 @@ def _mount_problems(settings: PaiSettings) -> Iterator[str]:
 
 def _backend_problems(settings: PaiSettings) -> Iterator[str]:
     for name in OTHERS_OF.get(settings.backend, ()):
-        if getattr(settings, name) not in (None, 0, []):
+        if getattr(settings, name) not in (None, 0, [], PYODPS):
             yield (
                 f"{PREFIX}.{name} is set, but backend={settings.backend} does not use it; leave it out, or choose "
                 f"the other backend"

@@ -19,6 +19,7 @@ STORE = "oss://bucket/nlu"
 SETTINGS = {
     "dlc": {"workspace": "1234", "image": "registry/nlu:1", "resource_quota": "quota1"},
     "maxcompute": {"project": "proj1"},
+    "odpscmd": {"project": "proj1", "client": "odpscmd"},
 }
 
 
@@ -82,8 +83,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def opened(server: Any, store: ObjectStore, project: Path) -> Callable[..., Any]:
-    """Opens a queue, DLC or MaxCompute, for a grid in the project."""
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with a double of odpscmd, and with what it was called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "odpscmd"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\nsys.path[:0] = {sys.path!r}\nimport fake_odpscmd\n"
+        "fake_odpscmd.main(sys.argv[1:], Path(__file__).parent)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.fixture
+def opened(server: Any, store: ObjectStore, project: Path, client: Path) -> Callable[..., Any]:
+    """Opens a queue: DLC, MaxCompute by PyODPS or by odpscmd, for a grid in the project."""
 
     def queue(
         backend: str = "dlc", compose: Any = None, module: str = "nlu.train", dirs: Any = (), **given: Any

@@ -25,7 +25,10 @@ STATUSES = {
         "Cancelled": JobState.CANCELLED,
     },
 }  # fmt: skip
-every_backend = pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+BACKENDS = ("dlc", "maxcompute", "odpscmd")
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+both_services = pytest.mark.parametrize("backend", BACKENDS[:2])
+"""for what the client of a submission does not change"""
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_jobs_get_a_ticket_each_with_their_page_and_wait(queue, server, backend)
     assert queue.log_tail(tickets[0]) == [] and queue.outcome(tickets[0]) is None
 
 
-@every_backend
+@both_services
 def test_each_status_means_a_state(queue, server, backend):
     first, second = queue.submit([job(0), job(1)])
     for status, state in STATUSES[backend].items():
@@ -57,7 +60,7 @@ def test_each_status_means_a_state(queue, server, backend):
         assert queue.look([second])[second.id].state is state, status
 
 
-@every_backend
+@both_services
 def test_cancelled_jobs_stop_ended_ones_stay_and_unknown_ones_are_lost(queue, server, backend):
     first, second = queue.submit([job(0), job(1)])
     server.jobs[second.id].status = "Succeeded"
@@ -69,13 +72,13 @@ def test_cancelled_jobs_stop_ended_ones_stay_and_unknown_ones_are_lost(queue, se
     assert queue.log_tail(unknown) == []
 
 
-@every_backend
+@both_services
 def test_another_command_finds_jobs_by_their_tokens(queue, opened, backend):
     tickets = queue.submit([job(1), job(10)])
     assert opened(backend).find([job(10), job(5), job(1)]) == [tickets[1], None, tickets[0]]
 
 
-@every_backend
+@both_services
 def test_another_command_fetches_the_run_and_its_log_from_the_mirror(queue, opened, server, tmp_path, project, backend):
     (ticket,) = queue.submit([job(0)])
     kept_run(queue.mirror_of(job(0)), tmp_path / "elsewhere")
@@ -88,7 +91,7 @@ def test_another_command_fetches_the_run_and_its_log_from_the_mirror(queue, open
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "lost", "cut"])
-@every_backend
+@both_services
 def test_a_question_or_a_stop_is_repeated_until_it_is_answered(queue, server, fault, backend):
     (ticket,) = queue.submit([job(0)])
     for ask in (
@@ -102,7 +105,7 @@ def test_a_question_or_a_stop_is_repeated_until_it_is_answered(queue, server, fa
 
 
 @pytest.mark.parametrize("fault", ["429", "reset", "lost"])
-@every_backend
+@both_services
 def test_a_submission_without_an_answer_is_not_repeated_and_its_job_is_found(queue, server, fault, backend):
     """The launcher asks for the jobs that are there before it hands over the others."""
     asked = iter([None, fault])
@@ -117,7 +120,7 @@ def test_a_submission_without_an_answer_is_not_repeated_and_its_job_is_found(que
     assert len({*(one.id for one in taken if one), *(one.id for one in queue.submit(left))}) == 3 == len(server.jobs)
 
 
-@every_backend
+@both_services
 def test_a_job_that_is_refused_leaves_none_of_its_submission_in_the_queue(queue, server, backend):
     creations = iter([None, "403"])
     paths = ("/jobs", "/instances")
@@ -154,7 +157,7 @@ def test_wrong_keys_are_reported_by_their_variables_and_nowhere_shown(
     assert "a-wrong-secret" not in said and "LTAI" not in said
 
 
-@every_backend
+@both_services
 def test_the_code_is_uploaded_once_for_each_content(queue, opened, server, store, backend):
     queue.submit([job(0)])
     kept = [key for key in store.list() if key.startswith("code/")] if backend == "dlc" else list(server.resources)

@@ -1,10 +1,15 @@
-"""What is particular to PAI commands of MaxCompute: requests and reasons."""
+"""What is particular to PAI commands of MaxCompute, by PyODPS and by odpscmd: requests, reasons, the client's text."""
 
 import json
+from pathlib import Path
 
+import fake_odpscmd
+import pytest
 from hydra_plugins.pai_launcher._code import token_in
+from hydra_plugins.pai_launcher._odpscmd import pai_command
 
-from nlu.jobs.queue import JobState
+from nlu.config.errors import UserError
+from nlu.jobs.queue import JobRefused, JobState
 from tests.launchers.pai.projects import job
 
 TABLES = ["odps://proj1/tables/a", "odps://proj1/tables/评论 \"'$x/pt=1"]
@@ -46,3 +51,45 @@ def test_an_instance_that_does_not_tell_its_source_at_first_is_asked_again(opene
     assert queue.find([job(0)]) == tickets
     server.requests.clear()
     assert queue.find([job(0)]) == tickets and not any("source" in path for _, path in server.requests)
+
+
+def test_odpscmd_gets_one_line_of_ascii_and_reads_every_value_as_it_was():
+    nasty = ["plain", 'a "b" \'c\'', "two  words ", "$HOME `id` $(id)", '{"a": [1, {"b": ";"}]}', "one\ntwo\r\n\tthree",
+             "中文，𝄞", "a\\nb\\u0041", "-- no comment; -Dx=1 -DserviceSelection=dlc", "a=b=c", "(x)"]  # fmt: skip
+    given = {f"key{number}": value for number, value in enumerate(nasty)}
+    text = pai_command("pytorch180", "algo_public", given, 3, {})
+    assert text.isascii() and "\n" not in text
+    before, command = fake_odpscmd.split(text)
+    assert before == ["set", "odps.instance.priority=3"]
+    assert fake_odpscmd.pai(command) == ({"name": "pytorch180", "project": "algo_public"}, given)
+
+
+def test_a_job_by_odpscmd_is_the_same_as_by_pyodps_and_the_client_is_left(opened, server, client):
+    settings = {"priority": 6, "tables": TABLES, "gpu_type": "V100"}
+    tickets = [opened(backend, **settings).submit([job(7)])[0] for backend in ("odpscmd", "maxcompute")]
+    mine, theirs = (server.jobs[one.id].request for one in tickets)
+    assert mine == theirs and mine["priority"] == "3"
+    (call,) = map(json.loads, (client / "calls").read_text().splitlines())
+    assert call["mode"] == 0o600 and not Path(call["config"]).parent.exists()
+    assert "secret" not in json.dumps(call["arguments"]) and "LTAI" not in json.dumps(call["arguments"])
+
+
+@pytest.mark.thorough
+def test_the_job_of_a_client_that_says_no_number_is_found(opened, server, client):
+    (client / "mode").write_text("silent")
+    queue = opened("odpscmd")
+    with pytest.raises(OSError, match="odpscmd said"):
+        queue.submit([job(0)])
+    assert [ticket.id for ticket in queue.find([job(0)])] == list(server.jobs)
+
+
+def test_a_refusal_of_the_service_is_reported_once(opened, server, client):
+    with pytest.raises(JobRefused, match="xflow tensorflow is not found"):
+        opened("odpscmd", framework_version="tensorflow").submit([job(0)])
+    assert not server.jobs and len((client / "calls").read_text().splitlines()) == 1
+
+
+def test_a_client_that_is_not_there_is_named(opened, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match=r"hydra\.launcher\.client is odpscmd, which is not on PATH"):
+        opened("odpscmd")

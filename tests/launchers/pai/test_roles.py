@@ -10,7 +10,7 @@ from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror
 from nlu.runs.mirror_files import bring_back
-from nlu.storage import oss as environment
+from nlu.storage import role_keys as environment
 from nlu.storage.objects import ObjectStore
 from nlu.storage.refusals import Denied
 from tests.oss_server import KEY, SECRET, OssServer
