@@ -1,12 +1,14 @@
-"""Whether predicted probabilities equal observed frequencies, and rank the rows of a class. Axes: N rows, C classes."""
+"""Whether predicted probabilities equal observed frequencies, and rank the rows of a class. Axes: N rows, C classes,
+K bins.
+"""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Self, TypedDict
 
 import numpy as np
 
 from nlu.metrics.classes import areas
-from nlu.metrics.scores import Columns, Record, Scores, total
+from nlu.metrics.scores import Columns, Record, Scores, Total
 
 BINS = 15
 # The functional form, since `from` is a keyword of Python.
@@ -20,16 +22,29 @@ class CalibrationScorer(Columns):
     that probability and the share of right predictions, weighted by rows (Guo et al. 2017,
     https://arxiv.org/abs/1706.04599, section 2). Brier: the mean over rows of the squared differences between the
     probability of each class and 1 or 0, summed over classes (Brier 1950), from 0 to 2. A record holds `label`,
-    `prediction`, `probability` and `probabilities`. Memory: 24 bytes a row.
+    `prediction`, `probability` and `probabilities`.
     """
 
     def __init__(self, names: Sequence[str]):
-        super().__init__(names, probability="d", is_right="l", brier="d")
+        super().__init__(names, sums=["brier"])
+        self.rows_K, self.right_K = np.zeros((2, BINS), np.int64)
+        self.probability_K = [Total() for _ in range(BINS)]
 
     def add(self, record: Record) -> None:
-        label = record["label"]
-        brier = sum((p - (name == label)) ** 2 for name, p in record["probabilities"].items())
-        self.keep(probability=record["probability"], is_right=record["prediction"] == label, brier=brier)
+        label, probability = record["label"], record["probability"]
+        self.keep({"brier": sum((p - (name == label)) ** 2 for name, p in record["probabilities"].items())})
+        # A probability of exactly 1 belongs to the last bin.
+        place = min(int(probability * BINS), BINS - 1)
+        self.rows_K[place] += 1
+        self.right_K[place] += record["prediction"] == label
+        self.probability_K[place].add(probability)
+
+    def merge(self, other: Self) -> None:
+        super().merge(other)
+        self.rows_K += other.rows_K
+        self.right_K += other.right_K
+        for own, theirs in zip(self.probability_K, other.probability_K, strict=True):
+            own.merge(theirs)
 
     def result(self) -> Scores:
         gaps = [abs(one["probability"] - one["right"]) * one["rows"] for one in self.bins()]
@@ -37,18 +52,15 @@ class CalibrationScorer(Columns):
 
     def bins(self) -> list[Bin]:
         """Return the bins that have rows, each with its ends, rows, mean probability and share of right predictions."""
-        probability_N, is_right_N = self.arrays("probability", "is_right")
-        # A probability of exactly 1 belongs to the last bin.
-        bin_N = np.minimum((probability_N * BINS).astype(int), BINS - 1)
         return [
             {
                 "from": place / BINS,
                 "to": (place + 1) / BINS,
                 "rows": rows,
-                "probability": total(probability_N[bin_N == place].tolist()) / rows,
-                "right": int(is_right_N[bin_N == place].sum()) / rows,
+                "probability": self.probability_K[place].value / rows,
+                "right": int(self.right_K[place]) / rows,
             }
-            for place, rows in enumerate(np.bincount(bin_N, minlength=BINS).tolist())
+            for place, rows in enumerate(self.rows_K.tolist())
             if rows
         ]
 
@@ -65,7 +77,7 @@ class AreaScorer(Columns):
 
     def add(self, record: Record) -> None:
         of_classes = {f"of {name}": probability for name, probability in record["probabilities"].items()}
-        self.keep(label=self.number[record["label"]], **of_classes)
+        self.keep({**of_classes, "label": self.number[record["label"]]})
 
     def result(self) -> Scores:
         label_N, *probability_CN = self.arrays(*self.columns)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.nearest import by_class
-from nlu.metrics.scores import Columns, Record, Scores, by_label, micro, precision_recall_f1, total
+from nlu.metrics.scores import Columns, Record, Scores, by_label, micro, precision_recall_f1
 from nlu.metrics.thresholds import AUTO, SETTING, Aim, as_metrics
 
 
@@ -21,7 +21,7 @@ class LabelSetScorer(Columns):
     chosen by `aim`, 0.5 if no row of the set has the label; these are the metrics threshold/LABEL. For an example
     without labels, sample F1 and exact match are 1 if none is predicted. Macro averages are over labels that occur or
     are predicted, average precision is over labels that occur; records that keep only the largest probabilities have
-    none. Memory: 5 bytes for each example and label, for the exact area under the curve.
+    none. Memory: 5 bytes for each example and label, 6 with predictions, for the exact area under the curve.
     """
 
     def __init__(
@@ -33,19 +33,20 @@ class LabelSetScorer(Columns):
         given: Sequence[float] | None = None,
     ):
         """`given`: thresholds by label that were chosen on another set."""
-        # Of each example a loss, and a value for each label.
-        super().__init__(names, loss="d", probabilities="l", label="b", prediction="b", probability="f")
+        # The columns have a value for each label of an example.
+        super().__init__(names, sums=["loss", "left_out"], label="b", prediction="b", probability="f")
         self.threshold, self.aim, self.given = threshold, aim or Aim(), given
         self.of_all: np.ndarray | None = None
 
     def add(self, record: Record) -> None:
         of_labels, columns = record["probabilities"], self.columns
+        self.examples += 1
         columns["label"].extend(self.mask(record["label"]))
         if self.threshold in (None, AUTO) and "prediction" in record:
             columns["prediction"].extend(self.mask(record["prediction"]))
         columns["probability"].extend(of_labels.get(name, 0.0) for name in self.names)
-        columns["probabilities"].append(len(of_labels))
-        columns["loss"].append(record["loss"])
+        self.sums["left_out"].add(len(self.names) - len(of_labels))
+        self.sums["loss"].add(record["loss"])
 
     def mask(self, names: Sequence[str]) -> list[bool]:
         chosen = {self.number[name] for name in names}
@@ -107,7 +108,7 @@ class LabelSetScorer(Columns):
         scores = {
             "f1_micro": f1,
             "f1_macro": _mean_of_known(found_4C[2], 0.0),
-            "f1_samples": total(f1_N.tolist()) / len(f1_N),
+            "f1_samples": math.fsum(f1_N.tolist()) / len(f1_N),
             "precision_micro": precision,
             "recall_micro": recall,
             "average_precision": _mean_of_known(found_4C[3], math.nan),
@@ -115,7 +116,7 @@ class LabelSetScorer(Columns):
             **chosen,
             "loss": self.mean("loss"),
         }
-        if min(self.columns["probabilities"]) < len(self.names):
+        if self.total("left_out"):
             del scores["average_precision"]
         return Scores(scores, by_label(self.names, wanted_C, right_C, found_4C[:3]))
 

@@ -14,6 +14,8 @@ import numpy as np
 
 Record = Mapping[str, Any]
 """one example: its label, its prediction and what the scores need, in the types of JSON"""
+SMALLEST = 1074
+"""each float is a multiple of 2**-1074"""
 
 
 class LabelRow(TypedDict):
@@ -61,32 +63,66 @@ class Averaging(Protocol):
         """Set what the scorer of all examples returned from `known`; the examples counted here are a resample."""
 
 
+class Total:
+    """A sum that does not depend on the order of its terms, since it is rounded only once, in `value`."""
+
+    def __init__(self) -> None:
+        self._scaled = 0
+        self._not_finite = 0.0
+
+    def add(self, number: float) -> None:
+        if math.isfinite(number):
+            numerator, denominator = float(number).as_integer_ratio()
+            # The denominator of a float is a power of two; integers of Python have any size.
+            self._scaled += numerator << (SMALLEST + 1 - denominator.bit_length())
+        else:
+            # inf - inf is NaN in any order.
+            self._not_finite += number
+
+    def merge(self, other: Self) -> None:
+        self._scaled += other._scaled
+        self._not_finite += other._not_finite
+
+    @property
+    def value(self) -> float:
+        # Dividing two integers rounds once.
+        return self._scaled / (1 << SMALLEST) + self._not_finite
+
+
 class Columns:
-    """The base of scorers that keep a few numbers of each example, from which `result` computes everything.
+    """The base of scorers that keep sums over examples, and a few numbers of each, for what is no sum.
 
     The numbers of several processes are put one behind the other. So `result` may use nothing that depends on their
     order, such as a sum of floats; `total` does not.
     """
 
-    def __init__(self, names: Sequence[str] = (), **columns: str):
+    def __init__(self, names: Sequence[str] = (), *, sums: Sequence[str] = (), **columns: str):
         """`names` of classes or labels; `columns`: the type of each, as in the standard module `array`."""
         self.names = list(names)
         self.number = {name: number for number, name in enumerate(self.names)}
+        self.sums = {name: Total() for name in sums}
         self.columns: dict[str, array[float]] = {name: array(type_) for name, type_ in columns.items()}
+        self.examples = 0
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return self.examples
 
-    def keep(self, **numbers: float) -> None:
-        """Keep the numbers of one example, one for each column."""
+    def keep(self, numbers: Record) -> None:
+        """Keep the numbers of one example, one for each sum and column."""
+        self.examples += 1
+        for name, one in self.sums.items():
+            one.add(numbers[name])
         for name, column in self.columns.items():
             column.append(numbers[name])
 
     def add(self, record: Record) -> None:
-        """Keep what a record holds under the names of the columns."""
-        self.keep(**{name: record[name] for name in self.columns})
+        """Keep what a record holds under the names of the sums and columns."""
+        self.keep(record)
 
     def merge(self, other: Self) -> None:
+        self.examples += other.examples
+        for name, one in other.sums.items():
+            self.sums[name].merge(one)
         for name, column in other.columns.items():
             self.columns[name].extend(column)
 
@@ -95,16 +131,10 @@ class Columns:
         return [np.array(self.columns[name]) for name in names]
 
     def total(self, name: str) -> float:
-        return total(self.columns[name])
+        return self.sums[name].value
 
     def mean(self, name: str) -> float:
         return self.total(name) / len(self)
-
-
-def total(values: Sequence[float]) -> float:
-    """Return a sum that does not depend on the order, since it is rounded once."""
-    # inf - inf is NaN in any order.
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
 def precision_recall_f1(right_C: np.ndarray, predicted_C: np.ndarray, wanted_C: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ class SoftScorer(Columns):
     """
 
     def __init__(self, names: list[str]):
-        super().__init__(names, loss="d")
+        super().__init__(names, sums=["loss"])
         self.labelled, self.soft = ClassScorer(names), ClassScorer(names)
 
     def add(self, record: Record) -> None:

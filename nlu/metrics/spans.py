@@ -59,12 +59,11 @@ class SpanScorer(Columns):
     """Precision, recall and F1 of spans, micro-averaged over types; a span is right if its ends and type are.
 
     A record holds `label` and `spans`, lists of (first unit, last unit, type); the counts `units`, `units_right` and
-    `units_scored` (those within max_len); and `loss`, the negative log likelihood of the scored units in nats. Memory:
-    32 bytes an example.
+    `units_scored` (those within max_len); and `loss`, the negative log likelihood of the scored units in nats.
     """
 
     def __init__(self, names: list[str]):
-        super().__init__(names, units="l", units_right="l", units_scored="l", loss="d")
+        super().__init__(names, sums=["units", "units_right", "units_scored", "loss"])
         self.right, self.predicted, self.wanted = self.counts = Counter[str](), Counter[str](), Counter[str]()
         """numbers of spans by type"""
 
@@ -82,7 +81,7 @@ class SpanScorer(Columns):
     def result(self) -> Scores:
         types = sorted(self.wanted | self.predicted)
         counts_3C = [np.array([counter[one] for one in types], np.int64) for counter in self.counts]
-        units, right, scored = (sum(self.columns[name]) for name in ("units", "units_right", "units_scored"))
+        units, right, scored = map(self.total, ("units", "units_right", "units_scored"))
         metrics = dict(zip(("span_precision", "span_recall", "span_f1"), micro(*counts_3C), strict=True))
         metrics["tag_accuracy"] = right / units if units else 0.0
         metrics["loss"] = self.total("loss") / scored if scored else math.nan

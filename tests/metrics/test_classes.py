@@ -99,7 +99,7 @@ def scores_of_scikit_learn(
 
 @given(st.integers(0, 2**32 - 1))
 def test_classes_of_units_are_scored_like_single_units_and_what_was_cut_is_wrong(seed):
-    rng, names = np.random.default_rng(seed), ["a", "b", "c"]
+    rng, names = np.random.default_rng(seed), ["a", "b", "c"][: 2 + seed // 2 % 2]
     scorers = UnitScorer(names), UnitScorer(names)
     label, prediction = list[str](), list[str]()
     for row in range(6):

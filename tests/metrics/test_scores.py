@@ -1,6 +1,7 @@
 """Exact sums, and the promise of every scorer: the same bits for any order of records and any split of them."""
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ from nlu.metrics.classes import ClassScorer, SimilarityScorer
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.numbers import NumberScorer
 from nlu.metrics.ranking import RankingScorer
-from nlu.metrics.scores import Scorer, total
+from nlu.metrics.scores import Scorer, Total
 from nlu.metrics.spans import SpanScorer
 
 NAMES = ["a", "b"]
@@ -62,6 +63,7 @@ def ranking_record(rng: np.random.Generator) -> dict[str, Any]:
 
 SCORERS: dict[str, tuple[Callable[[], Any], Callable[[np.random.Generator], dict[str, Any]]]] = {
     "classes": (lambda: ClassScorer(NAMES), class_record),
+    "three classes": (lambda: ClassScorer([*NAMES, "c"]), class_record),
     "tagging": (lambda: SpanScorer(NAMES), span_record),
     "numbers": (lambda: NumberScorer([]), number_record),
     "label sets": (lambda: LabelSetScorer(NAMES, None), label_set_record),
@@ -94,7 +96,30 @@ def test_scores_have_the_same_bits_in_any_order_and_from_any_number_of_scorers(
     assert parts.by_label == whole.by_label
 
 
-@given(st.lists(st.floats(-1e6, 1e6).map(lambda x: float(np.float32(x))), min_size=1))
+@pytest.mark.parametrize(
+    ("name", "expected"), {"classes": 9, "three classes": 0, "tagging": 0, "numbers": 16, "label sets": 10}.items()
+)
+def test_a_scorer_keeps_few_bytes_of_each_example(name: str, expected: int) -> None:
+    make, record = SCORERS[name]
+    scorer, rng, sizes = make(), np.random.default_rng(0), []
+    for _ in range(2):
+        for _ in range(1000):
+            scorer.add(record(rng))
+        sizes.append(len(pickle.dumps(scorer)))
+    # A resample of an interval is put together from them, a thousand times.
+    assert (sizes[1] - sizes[0]) / 1000 == pytest.approx(expected, abs=0.1)
+
+
+def total(values: list[float]) -> float:
+    """Return the sum of the even and the odd places, merged."""
+    sums = Total(), Total()
+    for place, value in enumerate(values):
+        sums[place % 2].add(value)
+    sums[0].merge(sums[1])
+    return sums[0].value
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_an_exact_sum_is_the_rounded_sum_of_the_numbers_themselves(values: list[float]) -> None:
     assert total(values) == float(sum(map(Fraction, values)))
 
