@@ -28,6 +28,10 @@ REPEATED = ("seed", "seeds", "fold")
 """keys in which the runs of one configuration differ"""
 SPLIT = ("data.dev", "data.test", "data.train")
 """keys that name files, of which a user may have one for each split"""
+NUMBER = re.compile(
+    r'((?<![a-z])(?:split|fold|part|cv)[_-]?)\d+(?=[^/"]*")|(?<!\d)(?<!\d\.)\d{1,2}(?=(?:\.[a-z]\w*)*")', re.IGNORECASE
+)
+"""the number of a split in the name of a file in JSON, behind such a word or, below 100, at the end of the stem"""
 FACTS = ("best_step", "examples", "examples_per_s")
 """numbers of a run beside its metrics"""
 CONFIG = "config/"
@@ -281,8 +285,8 @@ def rows_of(
 def _grouped(runs: Iterable[RunRecord], names: Mapping[Path, str]) -> list[tuple[str, list[RunRecord]]]:
     """Return the runs of each configuration, with the name that the user gave them.
 
-    Files of dev, test and train whose names differ only in their numbers are splits of one configuration, if each dev
-    file has one train file: `data.dev=split0.tsv` and `data.dev=split1.tsv`.
+    Files of dev, test and train whose names differ only in NUMBER are splits of one configuration, if each dev file has
+    one train file: `data.dev=split0.tsv` and `data.dev=split1.tsv`.
     """
     alike: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
@@ -304,7 +308,7 @@ def _identity(run: RunRecord, *, are_splits_equal: bool = False) -> str:
     config = identity_of(run.config)
     if are_splits_equal:
         config = {
-            key: re.sub(r"\d+", "#", as_json(value)) if any(_is_of(key, group) for group in SPLIT) else value
+            key: NUMBER.sub(r"\1#", as_json(value)) if any(_is_of(key, group) for group in SPLIT) else value
             for key, value in config.items()
         }
     # Two trials of a search may draw the same values, and are still two rows.

@@ -77,6 +77,26 @@ def test_own_splits_are_one_configuration_with_mean_and_deviation(tmp_path, caps
     assert "are splits of one configuration" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "are_splits"),
+    [
+        ("data/sem2019/dev.tsv", "data/sem2020/dev.tsv", False),
+        ("sem2019.tsv", "sem2020.tsv", False),
+        ("fold0/dev1.tsv", "fold1/dev1.tsv", False),
+        ("top5_dev.tsv", "top9_dev.tsv", False),
+        ("v2/dev-0.tsv.gz", "v2/dev-11.tsv.gz", True),
+        ("CV_100-dev.jsonl", "CV_101-dev.jsonl", True),
+        ("dev_1.5.tsv", "dev_1.6.tsv", False),
+        ("manifold1_dev.tsv", "manifold2_dev.tsv", False),
+    ],
+)
+def test_only_numbers_of_splits_in_the_names_of_files_make_splits(tmp_path, one, other, are_splits):
+    for number, dev in enumerate((one, other)):
+        own = {"data__dev": dev, "data__train": dev.replace("dev", "train")}
+        end_run(begin_run(tmp_path / str(number), **own), 0.5)
+    assert len(table(tmp_path)[0]) == (1 if are_splits else 2)
+
+
 def test_runs_that_were_scored_on_other_rows_are_marked(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     for name, dev, value in (("a", "easy.tsv", 0.9), ("b", None, 0.8), ("c", None, 0.7)):
