@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
+from nlu.config.redaction import HIDDEN
 from nlu.config.resolving import first_line
 
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
@@ -44,9 +45,6 @@ PRIOR = "prior="
 """begins the tag of a sweep that holds its prior"""
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
 """What Hydra raises before a task starts for a command line or configuration file that it cannot use."""
-
-HIDDEN = "***"
-"""What replaces a secret in a run's file `overrides`."""
 _SWITCHES = {
     "--help": "-h",
     "--hydra-help": None,

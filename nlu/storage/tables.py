@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlu.config.addresses import Reference, parse_reference
 from nlu.config.errors import DataError, UserError
-from nlu.config.redaction import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
+from nlu.config.redaction import ENDPOINT, HIDDEN, KEY, PLACE, SECRET, TOKEN, name_of
 from nlu.config.sentences import counted
 from nlu.storage.cache import Entry
 from nlu.storage.files import write_json
@@ -152,7 +152,7 @@ def service_errors(reference: Reference, done: str) -> Iterator[None]:
         # Messages of the service may repeat the request with its signature.
         said = str(error)
         for value in filter(None, (os.environ.get(name) for name in VARIABLES[:2])):
-            said = said.replace(value, "***")
+            said = said.replace(value, HIDDEN)
         said = " ".join(said.split())[:500]
         named = f"{reference.what} {reference.shown}"
         status = getattr(error, "status_code", None)
