@@ -27,7 +27,7 @@ from nlu.search.slots import Gpus, Need, Slots, need_of, visible_gpus
 from nlu.search.space import grid_values, overrides_of
 from nlu.search.storage.open_study import open_storage
 from nlu.search.storage.patience import PatientStorage
-from nlu.search.sweep_folder import FOLDER, SHARED, SPACE, held_search, require_same
+from nlu.search.sweep_folder import FOLDER, SHARED, SPACE, begin_study, held_search, require_same
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,8 @@ def plan_search(
         sampler = WithPrior(sampler, asked.space.priors, checked.seed)
     # Without a pruner: only the jobs ask it.
     directions = [direction, *goals.directions]
-    study = optuna.create_study(
-        study_name=name, storage=storage, directions=directions, load_if_exists=True, sampler=sampler
-    )
+    create = partial(optuna.create_study, study_name=name, storage=storage, directions=directions, sampler=sampler)
+    study = begin_study(asked.folder, name, asked.url, create)
     return Plan(
         **vars(checked),
         name=name,

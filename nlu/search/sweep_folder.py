@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from optuna import Study
+from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
@@ -81,13 +82,16 @@ def require_same(
     """
     before = {} if study is None else study.user_attrs
     held = held_search(folder)
-    if held is not None and held[ID] != before.get(ID):
+    if held is not None and held[ID] != before.get(ID) and not _is_cut_off(folder, held, name, url, study):
         _refuse_held(folder, held, name, url)
     if study is None:
         return
     where = f"the study {name} in {url}"
+    # A folder that was moved holds it too. Another host may have a folder of the same path.
+    if held is None:
+        _refuse_taken(folder, where, before)
     if any(key not in before for key in (SPACE, SHARED, FOLDER, ID)):
-        # Its beginning was cut off by a kill, or Optuna has made it. Its directions never change.
+        # Its beginning was cut off by a kill. Its directions never change.
         there, here = [each.name.lower() for each in study.directions], [direction, *Goals.of(now).directions]
         if there != here:
             raise UserError(
@@ -95,12 +99,6 @@ def require_same(
                 "(and hydra.sweeper.study_name)"
             )
         return
-    # A folder that was moved holds it too. Another host may have a folder of the same path.
-    if held is None:
-        raise UserError(
-            f"{where} belongs to the sweep folder {before[FOLDER]}, and {folder} does not hold it; continue it there, "
-            "with that hydra.sweep.dir, or set hydra.sweeper.study_name to another name"
-        )
     if OVER in before:
         raise UserError(
             f"{where} is over: python -m nlu.jobs {folder} --stop has ended it; choose another hydra.sweep.dir for "
@@ -116,6 +114,23 @@ def require_same(
             # With only another name its trials would have the folders of this search.
             remedy="write the same to continue it, or choose another hydra.sweep.dir (and hydra.sweeper.study_name)",
         )
+
+
+def _is_cut_off(folder: Path, held: Mapping[str, str], name: str, url: str, study: Study | None) -> bool:
+    """Whether a kill has ended the search that the folder holds before its study was created, or had its id."""
+    if (held["study"], held["storage"]) != (name, url):
+        return False
+    return ID not in study.user_attrs if study is not None else not any(one.name.isdigit() for one in folder.iterdir())
+
+
+def _refuse_taken(folder: Path, where: str, attributes: Mapping[str, Any]) -> NoReturn:
+    owner, remedy = "another search", ""
+    if FOLDER in attributes:
+        owner, remedy = f"the sweep folder {attributes[FOLDER]}", "continue it there, with that hydra.sweep.dir, or "
+    raise UserError(
+        f"{where} belongs to {owner}, and {folder} does not hold it; {remedy}set hydra.sweeper.study_name to another "
+        "name"
+    )
 
 
 def _refuse_held(folder: Path, held: Mapping[str, str], name: str, url: str) -> None:
@@ -144,22 +159,37 @@ def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, objec
     }
 
 
+def begin_study(folder: Path, name: str, url: str, create: Callable[..., Study]) -> Study:
+    """Return the study of a search: the one of its folder, or a new one, if no other search has created it meanwhile.
+
+    The folder holds the search first, so that the same command continues it after a kill. `create` calls Optuna's
+    `create_study`, which creates a study only once. Raises UserError if another search has the study.
+    """
+    is_held = held_search(folder) is not None
+    if not is_held:
+        write_json(folder / HELD, {"study": name, "storage": url, ID: uuid.uuid4().hex})
+    try:
+        return create(load_if_exists=is_held)
+    except DuplicatedStudyError:
+        (folder / HELD).unlink()
+        _refuse_taken(folder, f"the study {name} in {url}", {})
+
+
 def settle(folder: Path, url: str, study: Study, now: Mapping[str, Any], direction: str) -> None:
-    """Write what identifies a search into study and folder; from now on they belong together.
+    """Write what identifies a search into the study of `begin_study`; from now on it belongs to the folder.
 
     Raises UserError if another search has come first.
     """
     require_same(folder, study.study_name, url, study, now, direction)
-    before = study.user_attrs
-    own_id = before.get(ID) or uuid.uuid4().hex
-    whole = {**now, ID: own_id}
-    for key in whole.keys() - {SPACE}:
+    before, held = study.user_attrs, held_search(folder)
+    assert held is not None, "begin_study has written it"
+    whole = {ID: held[ID], **now}
+    # The space comes last: if it is there, a kill has not cut off the others.
+    for key in sorted(whole, key=lambda key: key == SPACE):
         if before.get(key) != whole[key]:
             study.set_user_attr(key, whole[key])
-    write_json(folder / HELD, {"study": study.study_name, "storage": url, ID: own_id})
-    # The space comes last: if it is there, a kill has not cut off the others.
-    if before.get(SPACE) != whole[SPACE]:
-        study.set_user_attr(SPACE, whole[SPACE])
+    if study.user_attrs[ID] != held[ID]:
+        _refuse_taken(folder, f"the study {study.study_name} in {url}", study.user_attrs)
 
 
 @contextlib.contextmanager

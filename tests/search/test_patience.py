@@ -68,6 +68,9 @@ class Forgetful(optuna.storages.InMemoryStorage):
 
     is_lost = False
 
+    def create_new_study(self, directions, study_name=None):
+        return self._lose(super().create_new_study(directions, study_name))
+
     def create_new_trial(self, study_id, template_trial=None):
         return self._lose(super().create_new_trial(study_id, template_trial))
 
@@ -94,6 +97,14 @@ def test_a_trial_that_was_begun_unheard_is_found_and_not_begun_again(forgetful):
     inner.is_lost = True
     assert study.ask().number == 1
     assert study.ask().number == 2 and len(study.get_trials()) == 3
+
+
+def test_a_study_that_was_created_unheard_is_ours_and_one_of_others_is_not(forgetful):
+    inner, study = forgetful
+    inner.is_lost = True
+    optuna.create_study(storage=study._storage, study_name="s")
+    with pytest.raises(optuna.exceptions.DuplicatedStudyError):
+        optuna.create_study(storage=study._storage, study_name="s")
 
 
 def test_a_lost_answer_to_a_close_is_accepted_but_a_close_by_others_is_an_error(forgetful):

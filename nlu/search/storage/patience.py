@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.search.faults import OUTAGE_S, StorageUnavailable, reason_of
@@ -87,9 +88,9 @@ class PatientStorage(_Forwarding):
     """A storage that is waited for while it does not answer.
 
     `unavailable` are the exceptions that `inner` raises if it cannot be reached. After `wait_s` seconds, or as soon as
-    `is_hurried` returns True, StorageUnavailable is raised. All writes of a study may be repeated: `create_new_trial`
-    returns the trial that an earlier attempt created, `set_trial_state_values` accepts a trial that an earlier attempt
-    closed, and the other writes are idempotent.
+    `is_hurried` returns True, StorageUnavailable is raised. All writes of a study may be repeated: `create_new_study`
+    and `create_new_trial` return what an earlier attempt created, `set_trial_state_values` accepts a trial that an
+    earlier attempt closed, and the other writes are idempotent.
     """
 
     def __init__(
@@ -112,6 +113,24 @@ class PatientStorage(_Forwarding):
     def patiently(self, call: Callable[[], T]) -> T:
         """Return the result of `call`, as the function `patiently` does."""
         return patiently(call, self.url, self._unavailable, self.wait_s, self.is_hurried)
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """Create a study; it is not an error if an earlier attempt of this call has created it."""
+        is_repeated = False
+
+        def create() -> int:
+            nonlocal is_repeated
+            try:
+                return self.inner.create_new_study(directions, study_name)
+            except DuplicatedStudyError:
+                if is_repeated and study_name is not None:
+                    return self.inner.get_study_id_from_name(study_name)
+                raise
+            except self._unavailable:
+                is_repeated = True
+                raise
+
+        return self.patiently(create)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Create a trial, exactly once even if answers are lost."""
