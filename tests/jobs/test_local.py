@@ -9,12 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from submitit.core.utils import JobPaths
 
@@ -26,8 +24,6 @@ from nlu.jobs.local import LocalQueue, processes
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
-from nlu.jobs.submitit_jobs import failed, read_outcome, to_plain
-from nlu.search.faults import last_line, machine_fault
 from tests.jobs.jobs import number_of, until_told, visible_gpus
 
 SETTINGS = {"timeout_min": 5}
@@ -236,31 +232,3 @@ def test_nothing_that_lies_in_a_folder_runs_when_its_jobs_are_listed_and_followe
     assert "failed" in capsys.readouterr().out
     follow([tmp_path])
     assert not (tmp_path / "ran").exists()
-
-
-def test_the_error_of_a_job_keeps_its_type_and_causes_and_hides_secrets(tmp_path):
-    try:
-        try:
-            raise OSError(28, "No space left on device")
-        except OSError as error:
-            raise ValueError("cannot write with https://user:geheim@host/a") from error
-    except ValueError as error:
-        returned = failed(error)
-        returned._remote_traceback = [(__file__, "writes", 7)]
-    file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", to_plain(returned))))
-    assert b"geheim" not in file.read_bytes()
-    outcome = read_outcome(file)
-    found = outcome._return_value
-    assert last_line(found) == "ValueError: cannot write with https://***@host/a"
-    assert "No space left" in str(machine_fault(found))
-    with pytest.raises(RuntimeError) as raised:
-        _ = outcome.return_value
-    assert 'test_local.py", line 7, in writes' in "".join(traceback.format_exception(raised.value))
-
-
-@pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])
-def test_the_result_of_a_job_is_read_as_numbers_texts_and_lists(tmp_path, value, read):
-    file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", to_plain(value))))
-    assert read_outcome(file) == read

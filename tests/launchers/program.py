@@ -2,8 +2,7 @@
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
 time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
-one named away has its mirror not answer, one named away-NUMBER that of a trial. With stops=true it stops after every
-step, its state saved; with dies=true its process dies before it has saved anything.
+one named away has its mirror not answer. With dies=true its process dies before it has saved anything.
 """
 
 import json
@@ -26,10 +25,7 @@ step_s: 0.0
 latency_ms: 5.0
 parameters: 1000
 fail: false
-fail_from: 1000000
-die_once: false
 dies: false
-stops: false
 trainer:
   devices: 1
 trial: null
@@ -62,14 +58,11 @@ def climb(config: DictConfig, folder: Path) -> float:
         file.write(f"{os.getpid()} {step} {' '.join(held)}\n")
     if (folder.parent / "full").exists():
         Path("/dev/full").write_text("x")
-    if config.fail or (config.trial and config.trial.number >= config.fail_from):
-        raise RuntimeError(f"lr {config.lr} is too high" if config.fail else f"no model in {folder}")
+    if config.fail:
+        raise RuntimeError(f"lr {config.lr} is too high")
     if config.dies:
         os._exit(9)
-    if config.die_once and step == 2 and not (folder / "died").exists():
-        (folder / "died").touch()
-        os._exit(9)
-    if (folder.parent / "away").exists() or (folder.parent / f"away-{folder.name}").exists():
+    if (folder.parent / "away").exists():
         from nlu.storage.pointer import MirrorUnavailable
 
         raise MirrorUnavailable("the mirror is away")
@@ -86,11 +79,8 @@ def climb(config: DictConfig, folder: Path) -> float:
         temporary.rename(saved)
         is_pruned = bool(trial and trial.report(100 * step, value) and step < config.steps)
         is_paused = bool(trial and not is_pruned and step < config.steps and trial.pauses(100 * step))
-        if (config.stops or is_paused) and step < config.steps:
+        if is_paused:
             raise Stop
-        if config.die_once and step == 2 and not (folder / "died").exists():
-            (folder / "died").touch()
-            os._exit(9)
     result = {"best": {"metric": "height", "value": value}, "pruned": is_pruned, "examples": 100 * step}
     if trial and trial.quantities:
         # As a measurement would, it differs each time.

@@ -124,17 +124,6 @@ def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path,
 
 
 @pytest.mark.thorough
-def test_another_space_is_refused_with_the_difference(tmp_path):
-    folder = tmp_path / "s"
-    search(folder, "lr=interval(0.1,0.2)", "hydra.sweeper.n_trials=1")
-    said = search(folder, "lr=interval(0.1,0.3)", "kind=choice(a,b)", status=1)
-    assert "lr: interval(0.1, 0.2) there, interval(0.1, 0.3) here" in said
-    assert "kind: not drawn there, choice(a, b) here" in said
-    assert "steps: 4 there, 3 here" in search(folder, "lr=interval(0.1,0.2)", "steps=3", status=1)
-    assert len(trials(folder)) == 1
-
-
-@pytest.mark.thorough
 def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
@@ -148,17 +137,6 @@ def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.thorough
-def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroken):
-    search(tmp_path / "s", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
-    (tmp_path / "s").rename(tmp_path / "moved")
-    search(tmp_path / "moved", *ARGUMENTS, "step_s=0")
-    assert not (tmp_path / "s").exists()
-    # Its study keeps the name of the folder in which it began.
-    (tmp_path / "moved").rename(tmp_path / "s")
-    assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
-
-
 def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tmp_path, unbroken):
     stored = ("step_s=0", f"hydra.sweeper.storage={tmp_path}/elsewhere.log", "hydra.sweeper.study_name=k")
     search(tmp_path / "s", *ARGUMENTS, *stored, "hydra.sweeper.n_trials=2")
@@ -167,19 +145,6 @@ def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tm
     assert "continuing: 2 trials finished" in said and "trial 4 finished" in said
     said = search(tmp_path / "another", *ARGUMENTS, *stored, status=1)
     assert f"belongs to the sweep folder {tmp_path}/moved, and {tmp_path}/another does not hold it" in said
-
-
-@pytest.mark.thorough
-def test_a_terminated_search_ends_its_jobs_and_says_how_to_continue(tmp_path):
-    folder = tmp_path / "s"
-    process = start(folder, *ARGUMENTS, *LOCAL)
-    wait_until(lambda: steps_saved(folder) >= 2)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 75, said
-    assert f"the same command with hydra.sweep.dir={folder} continues" in said
-    search(folder, *ARGUMENTS, *LOCAL)
-    assert states(folder) == ["COMPLETE"] * 5
 
 
 @pytest.mark.thorough
@@ -194,13 +159,3 @@ def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
     assert re.search(r"^trials? [\d, ]+ (is|are) under way: (it saves its|they save their) state", said, re.MULTILINE)
     search(folder, *ARGUMENTS, *LOCAL)
     assert states(folder) == ["COMPLETE"] * 5
-
-
-@pytest.mark.thorough
-def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unbroken):
-    folder = tmp_path / "s"
-    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
-    study(folder).ask()
-    search(folder, *ARGUMENTS, "step_s=0")
-    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
-    assert (folder / "1").is_dir()

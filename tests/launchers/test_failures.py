@@ -124,25 +124,6 @@ def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(
     assert states(folder) == ["COMPLETE"] * 3
 
 
-@pytest.mark.thorough
-def test_a_search_and_its_jobs_survive_a_storage_that_is_away_for_a_while(tmp_path):
-    folder, held = tmp_path / "s", tmp_path / "mounted"
-    held.mkdir()
-    drawn = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=3", "step_s=0.2", *LOCAL)
-    process = start(folder, *drawn, f"hydra.sweeper.storage={held}/journal.log", "hydra.sweeper.study_name=s")
-    while not list(folder.glob("*/state.json")) and process.poll() is None:
-        time.sleep(0.05)
-    held.rename(tmp_path / "unmounted")
-    time.sleep(2)
-    (tmp_path / "unmounted").rename(held)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    study = optuna.load_study(study_name="s", storage=open_storage(storage_url(f"{held}/journal.log", folder)))
-    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 3
-    assert [sorted(trial.intermediate_values) for trial in study.get_trials()] == [[100, 200, 300, 400]] * 3
-    assert [runs(folder, number) for number in range(3)] == [[0]] * 3
-
-
 IMPATIENT = "import runpy, sys, nlu.search.faults as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
     "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 
@@ -164,11 +145,3 @@ def test_a_lost_storage_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_p
     assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
     search(folder, *own)
     assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 2
-
-
-@pytest.mark.thorough
-def test_a_job_that_dies_continues_from_its_checkpoint(tmp_path):
-    said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
-    assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
-    assert [runs(tmp_path / "s", number) for number in (0, 1)] == [[0, 2], [0, 2]]
-    assert said.count("its job is gone") == 2

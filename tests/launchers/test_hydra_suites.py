@@ -38,10 +38,7 @@ def plugins() -> None:
 
 @pytest.mark.parametrize(
     ("launcher_name", "overrides"),
-    [
-        ("local", ["hydra.launcher.timeout_min=2"]),
-        pytest.param("submitit_local", ["hydra.launcher.timeout_min=2"], marks=pytest.mark.thorough),
-    ],
+    [("local", ["hydra.launcher.timeout_min=2"])],
 )
 class TestLauncher(Launchers):
     pass

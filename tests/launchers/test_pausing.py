@@ -334,12 +334,6 @@ def test_a_trial_that_fails_as_it_is_paused_is_closed_though_its_search_was_kill
     assert world.trials()[number].state.name == "FAIL"
 
 
-def test_a_paused_trial_trains_no_step_twice(tmp_path):
-    world = unbroken(tmp_path)
-    assert len(world.trained) == len(set(world.trained))
-    assert {number for number, step in world.trained if step == 1} == set(range(9))
-
-
 def test_asha_continues_the_best_third_of_a_rung_and_the_best_trial_to_its_end(tmp_path):
     world = unbroken(tmp_path)
     reached = {number: max(step for own, step in world.trained if own == number) for number in range(9)}

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from nlu.reports.runs import read_overrides
 from nlu.storage.files import read_json
 from nlu.storage.objects import ObjectStore
 from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
-from tests.training.runs import REPOSITORY, SAME_THREADS, run
+from tests.training.runs import REPOSITORY, run
 
 LOCAL = "hydra/launcher=local"
 LEFT = "hydra.launcher.wait=false"
@@ -131,26 +129,6 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     assert "the submission of job 0 was cut off, and a queue may have it all the same" in capfd.readouterr().err
     assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
-
-
-@pytest.mark.thorough
-def test_a_queue_is_asked_for_a_job_whose_submission_was_interrupted(project, capfd):
-    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
-    cut_off(project / "run", "local")
-    command(*own)
-    assert [job.ended for job in submitted(project / "run")] == ["done"]
-    # Now one that did come into the queue.
-    file = project / "run/.submitted/jobs.jsonl"
-    file.write_text(
-        "".join(line for line in file.read_text().splitlines(True) if '"begin"' in line and "queue" in line)
-    )
-    (job,) = [job for job in submitted(project / "run") if job.job.overrides != ("seed=1",)]
-    file.write_text("".join(line for line in file.read_text().splitlines(True) if job.job.token in line))
-    assert job.ticket is None
-    capfd.readouterr()
-    command(*own)
-    assert "1 job of an earlier command found again" in capfd.readouterr().err
-    assert [job.ended for job in submitted(project / "run")] == ["done"]
 
 
 @pytest.mark.thorough
@@ -259,23 +237,6 @@ def test_a_lost_job_does_not_affect_other_jobs_of_a_grid_and_runs_again_on_resum
     said = grid(project, *long, LEFT, status=75)
     assert "job 1 (trainer.max_duration=100000st): stopped" in said and "--cancel cancels" not in said
     assert "1 of 2 jobs were stopped, to be continued: 1" in said
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them(project, capfd, number, status):
-    own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nlu.train", *own], cwd=project, env={**SAME_THREADS, **os.environ},
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    until_steps(project / "run")
-    os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == status and "1 job continues; python -m nlu.report --follow run follows" in said
-    assert jobs_main(["run"]) == 0 and "running" in capfd.readouterr().out
-    assert jobs_main(["run", "--cancel"]) == 0
-    assert jobs_main(["run"]) == 0 and "stopped" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])

@@ -30,7 +30,7 @@ def refused(folder, *overrides: str) -> str:
 
 def test_a_folder_below_a_file_is_refused_with_its_key(tmp_path):
     (tmp_path / "file").touch()
-    assert "or choose another hydra.sweep.dir" in refused(tmp_path / "file" / "s", LR)
+    assert "; choose another hydra.sweep.dir" in refused(tmp_path / "file" / "s", LR)
 
 
 WRONG = [
@@ -67,29 +67,9 @@ WRONG = [
     ([LR, "hydra.sweeper.direction=[maximize]"], "must be a text or null; write hydra.sweeper.direction=maximize"),
     ([LR, "hydra.sweeper.n_trials=3,4"], "all jobs share the keys of Hydra; give hydra.sweeper.n_trials one value"),
     ([LR, "hydra.sweeper.pruner=[asha]"], "hydra.sweeper.pruner is ['asha'], which names no pruner; nearest: asha"),
-    (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: unknown choice; nearest: bert_tiny"),
-]
-ALSO_WRONG = [
     ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
     (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: unknown key; nearest: optimizer.lr"),
-    (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
-    ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
-    (
-        [LR, "hydra.sweeper.sampler.foo=3"],
-        "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'",
-    ),
-    ([LR, "hydra.sweeper.sampler.seed=abc"], 'hydra.sweeper.sampler.seed is "abc" but must be an integer'),
-    (["model=choice(bert_tiny,甲)"], "model=甲: unknown choice"),
-    (["optimizer.lr=tag(log,interval(0,0.1))"], "`low > 0` must hold for `log=True`"),
-    ([LR, "hydra.sweeper.pruner=hyprband"], "nearest: hyperband"),
-    ([LR, "hydra.sweeper.storage=/proc/x/journal.log"], "cannot be written"),
-    ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
     ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
-    (
-        [LR, "hydra.sweeper.pruner={name: asha}", "dry_run=true"],
-        "no pruner has parameters; set hydra.sweeper.pruner=asha",
-    ),
-    ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
     ([LR, "hydra.sweep.subdir=trial_${hydra:job.num}"], "but the folder of a trial is its number; leave it out"),
     (["seed=3"], "nothing is drawn"),
     (["seed=tag(choice(1,2),prior=1)", "hydra/sweeper/sampler=grid"], "seed has a prior, but a grid tries every"),
@@ -97,12 +77,11 @@ ALSO_WRONG = [
         ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=freeze_thaw"],
         "sampler is grid, but freeze_thaw draws the trials itself",
     ),
-    (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "unknown choice; nearest: exponential"),
-    (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: unknown key"),
+    (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: unknown choice; nearest: bert_tiny"),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "said"), first(8, [*WRONG, *ALSO_WRONG]))
+@pytest.mark.parametrize(("overrides", "said"), first(8, WRONG))
 def test_a_wrong_search_is_refused(tmp_path, overrides, said):
     is_chosen = any(override.startswith("model=") for override in overrides)
     told = refused(tmp_path / "s", *files(tmp_path), *([] if is_chosen else TINY[:1]), *overrides)
@@ -118,25 +97,6 @@ TOGETHER = [
          "optimizer.weight_decay is -1 but must be a number >= 0", "hydra.sweeper.n_jobs is 0 but must be >= 1",
          "`low <= high` must hold, but got (low=0.3, high=0.1)", "optimizer.epsilon: unknown key"],
     ),
-    # Nothing else is drawn.
-    (["optimizer.lr=interval(a,b)"], ["nlu: error: optimizer.lr=interval(a,b) cannot be read"]),
-    (
-        [LR, "hydra.job.nam=3", "optimizer.weight_decay=-1", "hydra.sweeper.on_failure=stopp"],
-        ['hydra.job.nam: Hydra has no such key', "optimizer.weight_decay is -1", "on_failure is 'stopp'"],
-    ),
-    (
-        [LR, "hydra.job.nam=3", "trainer.batchsize=3", "hydra.sweeper.on_failure=stopp"],
-        ['hydra.job.nam: Hydra has no such key', "trainer.batchsize: unknown key", "on_failure is 'stopp'"],
-    ),
-    # Hydra refuses none.
-    (
-        ["optimizer.lr=interval(0.2,0.1)", "hydra.sweeper.n_jobs=0", "optimizer.weight_decay=-1"],
-        ["`low <= high` must hold, but got (low=0.2", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
-    ),
-    (
-        [LR, "hydra.sweeper.direction=minimize", "hydra.sweeper.objectives=[beauty]",],
-        ["accuracy is better when it is higher", "hydra.sweeper.objectives[0] is beauty, which is neither measured"],
-    ),
     (
         [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.pruner=median", "optimizer.weight_decay=-1"],
         ["sampler is motpe, but", "pruner is median, which there is no more", "optimizer.weight_decay is -1"],
@@ -144,7 +104,7 @@ TOGETHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("overrides", "said"), first(2, TOGETHER))
+@pytest.mark.parametrize(("overrides", "said"), TOGETHER)
 def test_all_mistakes_of_a_search_are_reported_together(tmp_path, overrides, said):
     told = refused(tmp_path / "s", *files(tmp_path), *TINY[:1], *overrides)
     assert told.startswith(f"nlu: error: {len(said)} problems\n") or told.count("\n") == len(said) == 1, told

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import optuna
 import pytest
 
-from tests.launchers import searches
 from tests.launchers.searches import QUICKLY, runs, search, start, states, trials
 
 DRAWN = ("lr=choice(0.1,0.2)",)
@@ -27,28 +26,6 @@ def test_a_cause_that_stops_all_jobs_ends_the_search_and_no_trial_is_lost(tmp_pa
     (folder / "away").unlink()
     search(folder, *many)
     assert states(folder) == ["COMPLETE"] * 9
-
-
-@pytest.mark.thorough
-def test_a_job_that_can_never_start_ends_the_search_with_the_reason_after_the_others(tmp_path):
-    folder = tmp_path / "s"
-    folder.mkdir()
-    (folder / "away-0").touch()
-    said = search(folder, "lr=interval(0.001,1)", "hydra.sweeper.n_trials=3", program=QUICKLY, status=1)
-    assert states(folder) == ["RUNNING", "COMPLETE", "COMPLETE"]
-    told = "trial 0: its job stopped (the mirror is away)"
-    assert f"{told}; again and again without progress; it is set aside until this command is given again" in said
-    assert said.rindex(told) > said.rindex("it is set aside until"), "the end says why"
-    assert f"correct that, and the same command with hydra.sweep.dir={folder} continues" in said
-
-
-@pytest.mark.thorough
-def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
-    folder = tmp_path / "s"
-    said = search(folder, *DRAWN, "stops=true", "steps=7", program=QUICKLY)
-    assert states(folder) == ["COMPLETE"] * 2
-    assert [runs(folder, number) for number in range(2)] == [[0, 1, 2, 3, 4, 5, 6]] * 2
-    assert said.count("trial 0: its job stopped (no reason known); it continues now from its checkpoint") == 6
 
 
 DIES = ("dies=choice(true,false)",)
@@ -76,15 +53,6 @@ def test_a_search_that_is_stopped_again_and_again_fails_no_trial(tmp_path):
         process.communicate(timeout=60)
     search(folder, "lr=interval(0.001,1)", "hydra.sweeper.n_trials=1", "steps=1", "step_s=2")
     assert states(folder) == ["COMPLETE"] and len(runs(folder, 0)) == 5
-
-
-@pytest.mark.thorough
-def test_a_job_elsewhere_that_dies_three_times_without_progress_fails_for_good(tmp_path):
-    folder = tmp_path / "s"
-    said = search(folder, *DIES, *searches.LOCAL, program=QUICKLY)
-    ended = {trial.params["dies"]: (trial.state.name, len(runs(folder, trial.number))) for trial in trials(folder)}
-    assert ended == {True: ("FAIL", 3), False: ("COMPLETE", 1)}
-    assert "its process died 3 times in a row without progress" in said
 
 
 def test_a_trial_that_stopped_pauses_longer_and_longer_and_others_need_not_wait(monkeypatch):

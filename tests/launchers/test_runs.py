@@ -83,18 +83,6 @@ def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
 
 
 @pytest.mark.thorough
-def test_a_failing_run_writes_its_traceback_to_its_log_and_the_search_continues(tmp_path):
-    folder = tmp_path / "s"
-    data, bad = files(tmp_path), tmp_path / "bad.tsv"
-    bad.write_text("w1 w2\tneither\n")
-    said = search(folder, *data[:2], data[3], f"data.dev=choice({tmp_path}/dev.tsv,{bad})", "hydra.sweeper.pruner=none")
-    assert sorted(states(folder)) == ["COMPLETE", "FAIL"]
-    (failed,) = [outcome for outcome in outcomes(folder) if outcome["state"] == "failed"]
-    assert "bad.tsv" in Path(failed["log"]).read_text() and failed["log"] in said
-    assert "nlu: error" not in said
-
-
-@pytest.mark.thorough
 def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp_path):
     folder = tmp_path / "s"
     # With such a rate every attempt gets a NaN loss a step or two after the first update.

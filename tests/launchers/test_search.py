@@ -1,6 +1,5 @@
 """A search draws, launches, prunes and closes its trials, over launchers that run jobs here and elsewhere."""
 
-import os
 import re
 
 import pytest
@@ -89,21 +88,6 @@ def test_jobs_in_separate_processes_keep_the_slots_filled(tmp_path):
         most = max(most, running)
     assert most == 2
     assert "idle slots:" in said
-
-
-@pytest.mark.thorough
-def test_each_of_two_concurrent_jobs_has_a_separate_device(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "3,5")
-    search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "step_s=0.5")
-    seen = {(tmp_path / f"s/{number}/runs.txt").read_text().split()[2] for number in (0, 1)}
-    assert seen == {"3", "5"}
-
-
-@pytest.mark.thorough
-def test_jobs_share_the_cores(tmp_path, monkeypatch):
-    monkeypatch.delitem(ENVIRONMENT, "OMP_NUM_THREADS")
-    search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=1")
-    assert (tmp_path / "s/0/runs.txt").read_text().split()[3] == str(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
 OTHER = f"""

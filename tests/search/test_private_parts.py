@@ -7,7 +7,7 @@ import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
 from nlu.search import sampling
@@ -76,14 +76,6 @@ OVERRIDES = [
 
 def read(text: str) -> BaseDistribution:
     return distribution_of(OverridesParser.create().parse_overrides([text])[0])
-
-
-def test_hydras_own_sweeper_reads_sweeps_as_documented():
-    assert read("x=1,2.5,null") == CategoricalDistribution([1, 2.5, "null"])
-    assert read("x=range(4,0,-2)") == IntDistribution(2, 4, step=2)
-    assert read("x=range(0,1,0.1)") == FloatDistribution(0.0, 0.9, step=0.1)
-    assert read("x=float(range(1,4))") == CategoricalDistribution([1.0, 2.0, 3.0])
-    assert read("x=tag(log,int(interval(1,8)))") == IntDistribution(1, 8, log=True)
 
 
 @pytest.mark.parametrize("text", OVERRIDES)

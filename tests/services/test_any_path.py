@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_proxy import FaultyProxy
 from safetensors.numpy import load_file
 from test_conditional_put import adopt
 
@@ -120,28 +119,6 @@ def test_a_run_in_a_store_predicts_into_the_store(stored: Stored, tmp_path: Path
     predict(f"run={stored.run}/best-2", f"input={stored.url}/dev.jsonl", f"output={stored.url}/out/q.csv")
     assert names(f"{stored.url}/out") == ["p.jsonl", "q.csv"]
     assert not list((tmp_path / "cache").rglob("*.piece"))
-
-
-@pytest.mark.thorough
-def test_predicting_continues_after_the_store_was_away(
-    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", (0.01,))
-    arguments = (f"run={stored.local}/run", f"input={stored.local}/dev.jsonl", f"output={stored.url}/away/p.jsonl")
-    is_away = False
-
-    def choose(method: str, target: str) -> str | None:
-        return "500" if is_away or (method == "PUT" and "p.jsonl" in target) else None
-
-    with FaultyProxy.before(os.environ["AWS_ENDPOINT_URL"], choose) as proxy:
-        with monkeypatch.context() as patched:
-            patched.setenv("AWS_ENDPOINT_URL", proxy.url)
-            predict(*arguments, status=2)
-    assert len(list((tmp_path / "cache").rglob("*.piece"))) == 1
-    capsys.readouterr()
-    predict(*arguments)
-    assert "continuing: 1 pieces" in capsys.readouterr().err
-    assert names(f"{stored.url}/away") == ["p.jsonl"] and not list((tmp_path / "cache").rglob("*.piece"))
 
 
 def test_rows_mirror_and_predictions_of_a_run_that_is_killed_lie_on_oss(

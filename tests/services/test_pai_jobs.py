@@ -23,7 +23,7 @@ from nlu.search.storage.open_study import open_storage
 from nlu.storage.objects import ObjectStore
 from tests import warm
 from tests.few import first
-from tests.training.phases import PHASES, PROGRAM, waiting_at, waiting_job
+from tests.training.phases import PHASES, waiting_at, waiting_job
 
 pytestmark = pytest.mark.services
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -206,17 +206,6 @@ def test_a_job_that_a_signal_meets_saves_its_state_and_continues(
     nlu_train(project, *TINY, "hydra.run.dir=outputs/here")
     assert weights(project / "outputs/one") == weights(project / "outputs/here") != {}
     assert len(server.jobs) == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("backend", "name"), [("dlc", "SIGTERM"), ("maxcompute", "SIGINT")])
-def test_a_stopped_command_leaves_its_job_and_the_same_command_collects_it(project, server, s3_url, backend, name):
-    own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one"]
-    followed = {"SIGNALLED_AT": f"{name} 2 nlu.jobs.following Follower._ask"}
-    said = end(start(project, *own, program=[PROGRAM], **followed), 130 if name == "SIGINT" else 75)
-    assert "submitted jobs continue; the same command finds them" in said, said
-    assert "1 job of an earlier command found again" in end(start(project, *own))
-    assert len(server.jobs) == 1 and weights(project / "outputs/one")
 
 
 @pytest.mark.thorough

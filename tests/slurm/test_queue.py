@@ -34,16 +34,6 @@ def test_a_job_runs_on_a_node_and_leaves_its_result_and_output(tmp_path):
     assert own.log_tail(ticket) == ["job 0 has waited"]
 
 
-def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
-    own = queue(tmp_path, wait)
-    tickets = own.submit(jobs(tmp_path, 3))
-    until(JobState.RUNNING, own, *tickets)
-    own.cancel([tickets[1]])
-    until(JobState.CANCELLED, own, tickets[1])
-    let_end(*tickets)
-    until(JobState.DONE, own, tickets[0], tickets[2])
-
-
 def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
     own = queue(tmp_path, additional_parameters={"hold": True})
     (ticket,) = own.submit(jobs(tmp_path, 1))

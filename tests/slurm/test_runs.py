@@ -17,7 +17,6 @@ import pytest
 
 from nlu.jobs.slurm import WORK
 from nlu.reports.runs import find_runs
-from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.slow import STEP_S
 from tests.slurm.works import PATIENCE_S, ask, jobs_cancelled
 from tests.training.in_process import train
@@ -113,30 +112,10 @@ def restarts(job: str) -> int:
     return int(found[1])
 
 
-def node_of(job: str) -> str:
-    return ask("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
-
-
-def lose_for_a_while(node: str) -> None:
-    """Let a node vanish until Slurm has noticed.
-
-    Before it has, its messages for the job that ran there would reach the same job begun again.
-    """
-    lose_node(node)
-    try:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while f"{node} down" not in ask("sinfo", "-N", "--format=%N %T"):
-            assert time.monotonic() < deadline_s, logs()
-            time.sleep(0.5)
-    finally:
-        begin_node(node)
-
-
 EVENTS = {
     "nothing": (),
     "USR2": ("scancel", "--signal=USR2"),
     "scontrol requeue": ("scontrol", "requeue"),
-    "scancel": ("scancel",),
 }
 
 
@@ -175,20 +154,6 @@ def test_a_job_that_is_refused_says_why_in_the_log_of_its_folder(data, tmp_path)
     run(*bad, *SLURM, f"hydra.run.dir={tmp_path}/run", status=2)
     runs, (sentence,) = find_runs([tmp_path])
     assert not runs and sentence.startswith(f"{tmp_path}/run failed before it began: ") and "bad.tsv:1" in sentence
-
-
-@pytest.mark.thorough
-def test_a_run_whose_node_goes_down_reaches_the_same_bytes_on_another(data, unbroken, tmp_path):
-    folder = tmp_path / "run"
-    job = submit(folder, *data)
-    has_begun(folder)
-    node = node_of(job)
-    lose_node(node)
-    try:
-        run(*data, *SLURM, f"hydra.run.dir={folder}")
-    finally:
-        begin_node(node)
-    assert restarts(job) == 1 and outcome(folder) == unbroken
 
 
 @pytest.mark.thorough

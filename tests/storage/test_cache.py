@@ -166,15 +166,3 @@ def test_a_full_disk_is_reported_with_the_cache_and_the_variable_to_set(cache):
 
     with pytest.raises(UserError, match=f"(?s)weights.*{cache}.*No space.*NLU_CACHE"):
         Entry.of("files", "a").fill(REFERENCE, fail)
-
-
-def test_an_entry_is_on_the_disk_before_it_is_found(monkeypatch):
-    synced = []
-
-    def fsync(descriptor: int, real=os.fsync) -> None:
-        real(descriptor)
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    Entry.of("files", "a").fill(REFERENCE, write("x"))
-    assert synced.index("a.txt") < synced.index("COMPLETE") and synced[-1] == "files"

@@ -53,16 +53,6 @@ def test_a_folder_that_was_left_incomplete_is_written_again(url: str, slash: str
     assert names(url) == ["result.json"]
 
 
-def test_files_copied_behind_a_slash_are_recognized_there(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a").write_text("a")
-    for _ in range(2):
-        assert main(["cp", str(tmp_path / "a"), f"{url}/"]) == 0
-    assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
-    assert names(url) == ["a"]
-
-
 @pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
 def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_computed(out: str) -> None:
     """Not even root can create a folder in /proc."""

