@@ -1,8 +1,8 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
-one named away has its mirror not answer. With dies=true its process dies before it has saved anything.
+time it was started: process, first step, devices, threads. Where the sweep folder has a file named away, its mirror
+does not answer. With dies=true its process dies before it has saved anything.
 """
 
 import json
@@ -56,8 +56,6 @@ def climb(config: DictConfig, folder: Path) -> float:
     held = [os.environ.get(name) or "-" for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     with open(folder / "runs.txt", "a") as file:
         file.write(f"{os.getpid()} {step} {' '.join(held)}\n")
-    if (folder.parent / "full").exists():
-        Path("/dev/full").write_text("x")
     if config.fail:
         raise RuntimeError(f"lr {config.lr} is too high")
     if config.dies:

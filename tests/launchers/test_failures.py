@@ -9,7 +9,7 @@ import pytest
 from nlu.jobs.following import cancel_jobs
 from nlu.search.storage.open_study import open_storage, storage_url
 from tests.launchers import searches
-from tests.launchers.searches import LOCAL, QUICKLY, outcomes, runs, search, start, states
+from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "lr=choice(0.1,0.2)")
@@ -108,20 +108,6 @@ def test_errors_of_another_class_or_text_are_other_failures(tmp_path, one, other
     failures = Failures(tmp_path, limit=2)
     for number, error in enumerate((one, other, one)):
         failures.failed(number, error, ended_count=number + 1)
-
-
-@pytest.mark.thorough
-def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(tmp_path):
-    folder = tmp_path / "s"
-    search(folder, DRAWN, "hydra.sweeper.n_trials=1")
-    (folder / "full").touch()
-    said = search(folder, DRAWN, "hydra.sweeper.n_trials=3", program=QUICKLY, status=1)
-    assert states(folder) == ["COMPLETE", "RUNNING", "RUNNING"]
-    assert said.count("trial 1: its job stopped (a fault of its machine: No space left on device") == 5
-    assert "trials 1, 2: its job stopped (a fault of its machine: No space left on device" in said
-    (folder / "full").unlink()
-    search(folder, DRAWN, "hydra.sweeper.n_trials=3")
-    assert states(folder) == ["COMPLETE"] * 3
 
 
 IMPATIENT = "import runpy, sys, nlu.search.faults as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra.core.plugins import Plugins
-from hydra.test_utils.launcher_common_tests import IntegrationTestSuite
+from hydra.test_utils.launcher_common_tests import IntegrationTestSuite, LauncherTestSuite
+from hydra.test_utils.test_utils import TSweepRunner
 from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
 from omegaconf import OmegaConf
 
 from tests.launchers.searches import ENVIRONMENT, REPOSITORY, search, states
-from tests.launchers.suites import QUIET, Launchers
 
+QUIET = ["-m", "hydra/hydra_logging=disabled", "hydra/job_logging=disabled"]
+"""what Hydra's tests of its own launchers give to the programs of IntegrationTestSuite"""
 PROGRAM = """
 import hydra
 from omegaconf import OmegaConf
@@ -40,8 +42,12 @@ def plugins() -> None:
     ("launcher_name", "overrides"),
     [("local", ["hydra.launcher.timeout_min=2"])],
 )
-class TestLauncher(Launchers):
-    pass
+class TestLauncher(LauncherTestSuite):
+    @pytest.mark.xfail(reason="cloudpickle 3.1.3 calls the file of a function without a module <dynamic-code>")
+    def test_failure_preserves_task_traceback(
+        self, hydra_sweep_runner: TSweepRunner, launcher_name: str, overrides: list[str], tmpdir: Path
+    ) -> None:
+        super().test_failure_preserves_task_traceback(hydra_sweep_runner, launcher_name, overrides, tmpdir)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from omegaconf import OmegaConf
 from nlu.commands.jobs import main as jobs_main
 from nlu.config.choices import EVALUATE, conf_dir
 from nlu.config.compose import Loader
-from nlu.config.errors import UserError
-from nlu.jobs import local as local_queue
 from nlu.jobs.following import follow, latest, listed
 from nlu.jobs.queue import Job
 from nlu.jobs.submissions import Submissions, new_tokens
@@ -32,7 +30,6 @@ from tests.training.runs import REPOSITORY, run
 LOCAL = "hydra/launcher=local"
 LEFT = "hydra.launcher.wait=false"
 SMALL = (*MODEL, *PLAIN, "trainer.max_duration=4st", "trainer.eval_interval=2st")
-LONG = "trainer.max_duration=100000st"
 
 
 @pytest.fixture
@@ -129,34 +126,6 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     assert "the submission of job 0 was cut off, and a queue may have it all the same" in capfd.readouterr().err
     assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
-
-
-@pytest.mark.thorough
-def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(project, capfd, monkeypatch):
-    own = (*sets(project), *SMALL, LOCAL, LONG, "hydra.run.dir=run", "resume=auto")
-    command(*own, LEFT)
-    until_steps(project / "run")
-    capfd.readouterr()
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(local_queue, "this_machine", lambda: "near another pid:[1]")
-        command(*own, LEFT)
-        said = capfd.readouterr().err
-        host = submitted(project / "run")[0].ticket.id.split("/")[0]
-        assert "1 job of an earlier command found again" in said and "1 job continues" in said
-        assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
-        with pytest.raises(UserError, match="only there it can be seen whether it lives"):
-            jobs_main(["run", "--cancel"])
-    with pytest.raises(UserError, match="job 0 is running; only one whose submission was cut off, or that another"):
-        jobs_main(["run", "--forget", "0"])
-    assert jobs_main(["run", "--cancel"]) == 0
-    assert [job.ended for job in submitted(project / "run")] == [None]
-    monkeypatch.setattr(local_queue, "this_machine", lambda: "near another pid:[1]")
-    # That machine is gone, and left no word.
-    for file in (project / "run/.submitit").rglob("*_result.pkl"):
-        file.unlink()
-    assert jobs_main(["run", "--forget", "0"]) == 0
-    assert "job 0 of another machine taken for lost; its command has to be started again" in capfd.readouterr().out
-    assert [job.ended for job in submitted(project / "run")] == ["lost"]
 
 
 @pytest.mark.thorough

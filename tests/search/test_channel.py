@@ -289,30 +289,6 @@ def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tm
     assert stopped["wall_s"] == wall_s(), "not since its begin, with the time in which it was paused"
 
 
-@pytest.fixture
-def in_slurm(tmp_path, monkeypatch):
-    """The environment of a job that Slurm runs for submitit; gives the file that holds what it returned."""
-    for name, value in (("EXECUTOR", "slurm"), ("FOLDER", str(tmp_path / "%j"))):
-        monkeypatch.setenv(f"SUBMITIT_{name}", value)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    yield tmp_path / "7/7_0_result.pkl"
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_slurm_job_that_is_to_go_stops_with_its_state_saved(handed, tmp_path, in_slurm, number):
-    def run():
-        with stopping.polled():
-            signal.raise_signal(number)
-        return stopping.exit_code() if stopping.asked() else 0
-
-    assert run_trial(handed(0), tmp_path / "0", run) == 75
-    assert OUTCOME not in frozen(handed, 0).user_attrs
-
-
 def test_a_signal_to_a_job_in_the_process_of_its_search_stops_the_search_too(handed, tmp_path):
     with pytest.raises(stopping.Stopped):
         run_trial(handed(0), tmp_path / "0", lambda: signal.raise_signal(signal.SIGTERM))
