@@ -114,16 +114,6 @@ def test_a_job_that_only_another_machine_knows_is_named_with_the_way_out(tmp_pat
 
 
 @pytest.mark.thorough
-def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path, unbroken):
-    folder = tmp_path / "s"
-    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
-    said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
-    assert "started" not in said and "2 trials finished" in said
-    search(folder, *ARGUMENTS, "step_s=0")
-    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
-
-
-@pytest.mark.thorough
 def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")

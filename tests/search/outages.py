@@ -1,4 +1,4 @@
-"""Storages of every kind that a test can take away and bring back: a journal file, a database, a journal of objects."""
+"""Storages that a test can take away and bring back: a journal file, a database, a store of objects."""
 
 import contextlib
 import sqlite3
@@ -11,8 +11,6 @@ import boto3
 import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
-
-KINDS = ("journal file", "database", "object journal")
 
 
 class Storage:
@@ -66,22 +64,17 @@ def database(folder: Path) -> Storage:
 
 
 class ObjectStore:
-    """An S3 server; `is_away` makes it refuse all, `loses_replies` carry a put out and say that it did not."""
+    """An S3 server; `is_away` makes it refuse all."""
 
     def __init__(self) -> None:
-        self.is_away = self.loses_replies = False
+        self.is_away = False
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def _answer(self, environment: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        is_lost = self.loses_replies and environment["REQUEST_METHOD"] == "PUT"
-        if is_lost:
-            list(self._application(environment, lambda *unused: lambda content: None))
-            # Nothing is heard of it until the store is back.
-            self.loses_replies, self.is_away = False, True
-        if not (self.is_away or is_lost):
+        if not self.is_away:
             return self._application(environment, start_response)
         start_response("503 Service Unavailable", [("Content-Type", "application/xml")])
         return [b"<Error><Code>ServiceUnavailable</Code><Message>away</Message></Error>"]

@@ -1,7 +1,5 @@
 """A storage of any kind may be away in the middle of a search: nothing is lost, and nothing happens twice."""
 
-import uuid
-
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -16,16 +14,10 @@ from tests.search import outages
 AWAY_S = 0.15
 
 
-@pytest.fixture(
-    params=[pytest.param(kind, marks=() if kind == "journal file" else pytest.mark.thorough) for kind in outages.KINDS]
-)
+@pytest.fixture(params=[outages.journal_file, pytest.param(outages.database, marks=pytest.mark.thorough)])
 def storage(request, tmp_path, monkeypatch):
     monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.05)
-    if request.param == "object journal":
-        with outages.object_store(monkeypatch, uuid.uuid4().hex) as (_, found):
-            yield found
-    else:
-        yield {"journal file": outages.journal_file, "database": outages.database}[request.param](tmp_path)
+    return request.param(tmp_path)
 
 
 @pytest.fixture

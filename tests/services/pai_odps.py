@@ -290,8 +290,3 @@ def _stop(server: PaiServer, instance: Started) -> Answer:
     server.end(instance)
     instance.status = "Stopped"
     return 200, b"", {}
-
-
-def parameters_of(started: Started) -> dict[str, Any]:
-    """The parameters of the PAI command that an instance runs."""
-    return started.request["parameters"]

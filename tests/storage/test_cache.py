@@ -123,12 +123,6 @@ def write(text: str):
     return fill
 
 
-def test_a_filled_entry_is_found_again_with_its_content():
-    path = Entry.of("files", "a").fill(REFERENCE, write("one"))
-    assert Entry.of("files", "a").find() == path and path.read_text() == "one"
-    assert Entry.of("files", "b").find() is None and Entry.of("others", "a").find() is None
-
-
 def test_the_first_of_two_that_fill_an_entry_wins_and_both_succeed(cache):
     entry = Entry.of("files", "a")
 
@@ -148,16 +142,6 @@ def test_an_entry_that_lost_a_part_is_filled_again(lost, cache):
     assert entry.find() is None
     assert entry.fill(REFERENCE, write("new")).read_text() == "new"
     assert not list((cache / "staging").iterdir())
-
-
-def test_a_failure_while_filling_leaves_nothing(cached_files):
-    def fail(folder: Path) -> Path:
-        write("half")(folder)
-        raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError):
-        Entry.of("files", "a").fill(REFERENCE, fail)
-    assert cached_files() == []
 
 
 def test_a_full_disk_is_reported_with_the_cache_and_the_variable_to_set(cache):

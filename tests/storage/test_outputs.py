@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from nlu.commands.io import main
 from nlu.config.errors import UserError
 from nlu.storage import access
 from nlu.storage.access import files
@@ -42,15 +41,6 @@ def test_an_existing_file_is_never_overwritten(url: str, slash: str) -> None:
     assert names(url) == ["a.png"]
     with pytest.raises(UserError, match=r"out is s3://\S+/there, which exists; nothing was written"):
         require_free(f"{url}{slash}", "out")
-
-
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_a_folder_that_was_left_incomplete_is_written_again(url: str, slash: str, tmp_path: Path) -> None:
-    (tmp_path / ".begun").touch()
-    assert main(["cp", str(tmp_path / ".begun"), f"{url}/.begun"]) == 0
-    with output_folder(f"{url}{slash}", "out", last="result.json") as folder:
-        (folder / "result.json").write_text("{}")
-    assert names(url) == ["result.json"]
 
 
 @pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
