@@ -28,11 +28,6 @@ def sleep(job: Job) -> int:
     return 0
 
 
-def inherited(job: Job) -> list[str]:
-    """Return the names of the variables that give a process its place among others."""
-    return sorted(name for name in os.environ if name.startswith(("SLURM_", "MASTER_")) or name.endswith("RANK"))
-
-
 def visible_gpus(job: Job) -> str | None:
     """Return the GPUs that this process sees, as CUDA takes them."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -207,6 +207,20 @@ def unbroken(tmp_path, **options):
     return world
 
 
+def continued(folder, killed_at, write: int, options) -> World:
+    """Kill a search at a write, and continue it."""
+    world = World(folder, **options)
+    folder.mkdir()
+    killed_at(write)
+    with pytest.raises(Killed):
+        world.search()
+    channel.answer_here.clear()
+    assert any(not trial.state.is_finished() for trial in world.trials()) or len(world.trials()) < world.n_trials
+    killed_at(math.inf)
+    world.search()
+    return world
+
+
 def tpe(seed):
     """TPE that learns from the fourth trial on."""
     return TPESampler(n_startup_trials=3, seed=seed)
@@ -235,14 +249,7 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(
     writes = killed_at.count()
     assert any(state == "COMPLETE" for _, state, *_ in whole.outcome())
     for write in range(1, writes, stride):
-        world = World(tmp_path / f"killed-{write}", **options)
-        world.folder.mkdir()
-        killed_at(write)
-        with pytest.raises(Killed):
-            world.search()
-        channel.answer_here.clear()
-        killed_at(math.inf)
-        world.search()
+        world = continued(tmp_path / f"killed-{write}", killed_at, write, options)
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 
@@ -255,15 +262,7 @@ def test_paused_trials_are_closed_however_the_end_of_a_search_is_killed(tmp_path
     assert [state for _, state, *_ in whole.outcome() if state != "PRUNED"] == ["COMPLETE"] and len(closed) == 3
     # An outcome, and the state twice, for each of them.
     for write in range(writes - 3 * len(closed) + 1, writes + 1):
-        world = World(tmp_path / f"killed-{write}", **options)
-        world.folder.mkdir()
-        killed_at(write)
-        with pytest.raises(Killed):
-            world.search()
-        channel.answer_here.clear()
-        assert any(not trial.state.is_finished() for trial in world.trials())
-        killed_at(math.inf)
-        world.search()
+        world = continued(tmp_path / f"killed-{write}", killed_at, write, options)
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 
@@ -286,14 +285,7 @@ def test_a_search_over_few_configurations_tries_each_once_however_it_is_killed(t
     )
     writes = killed_at.count()
     for write in range(1, writes, 29):
-        world = World(tmp_path / f"killed-{write}", **options)
-        world.folder.mkdir()
-        killed_at(write)
-        with pytest.raises(Killed):
-            world.search()
-        channel.answer_here.clear()
-        killed_at(math.inf)
-        world.search()
+        world = continued(tmp_path / f"killed-{write}", killed_at, write, options)
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 

@@ -29,8 +29,7 @@ def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
     return {name: value.strip("'") for name, value in found}
 
 
-def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp_path, primary, monkeypatch):
-    primary("x: 1\n")
+def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp_path, monkeypatch):
     from nlu.search import slots as _slots
     from nlu.search.slots import Need
 
@@ -52,8 +51,7 @@ def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp
 @pytest.mark.parametrize(
     ("named", "least", "count"), [("3,5", 1, 2), ("3,5,6", 2, 1), ("3,3,5,5", 1, 4), ("3,5", 0, 4), ("", 1, 4)]
 )
-def test_as_many_trials_run_at_once_as_there_are_gpus_for(tmp_path, primary, monkeypatch, named, least, count):
-    primary("x: 1\n")
+def test_as_many_trials_run_at_once_as_there_are_gpus_for(tmp_path, monkeypatch, named, least, count):
     from nlu.search.slots import Slots
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -66,9 +64,8 @@ def test_as_many_trials_run_at_once_as_there_are_gpus_for(tmp_path, primary, mon
         assert f"so {count} run at a time" in slots.sentence(4)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def primary(tmp_path):
-    """A function that writes the primary configuration."""
+    """The primary configuration."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/mine.yaml").write_text("x: 1\n")
-    return (tmp_path / "conf/mine.yaml").write_text
