@@ -21,7 +21,7 @@ from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
 from nlu.jobs.following import follow, open_jobs
 from nlu.jobs.local import LocalQueue, processes
-from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
+from nlu.jobs.queue import Job, JobState, QueueContext, Ticket, open_queue
 from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
 from tests.jobs.jobs import number_of, until_told, visible_gpus
@@ -44,14 +44,8 @@ def until(condition, limit_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-def until_ended(watched: LocalQueue, tickets: list[Ticket], limit_s: float = 60) -> dict[str, Look]:
-    deadline_s = time.monotonic() + limit_s
-    while True:
-        looks = watched.look(tickets)
-        if all(look.state.is_final for look in looks.values()):
-            return dict(looks)
-        assert time.monotonic() < deadline_s, looks
-        time.sleep(0.05)
+def until_ended(watched: LocalQueue, tickets: list[Ticket]) -> None:
+    until(lambda: all(look.state.is_final for look in watched.look(tickets).values()))
 
 
 @pytest.fixture

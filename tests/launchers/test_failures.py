@@ -67,16 +67,6 @@ def test_the_status_of_a_stopped_job_is_not_the_value_of_its_trial(tmp_path):
     assert states(folder) == ["FAIL"] and "JobLost: it was stopped by SIGTERM" in said, said
 
 
-def test_only_repeated_failures_for_the_same_reason_end_a_search(tmp_path):
-    from nlu.search.failures import Failures, FailuresEndSearch
-
-    failures = Failures(tmp_path, limit=3)
-    for number, error in enumerate(["no memory", "no file", "no memory", "no memory"]):
-        failures.failed(number, error, ended_count=number + 1)
-    with pytest.raises(FailuresEndSearch, match="trials 2, 3, 4 failed one after another with the same error"):
-        failures.failed(4, "no memory", ended_count=5)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -44,13 +44,6 @@ def frozen(handed, number: int) -> optuna.trial.FrozenTrial:
     return optuna.load_study(study_name="s", storage=open_storage(mapping["storage"])).get_trials()[number]
 
 
-def test_the_worse_of_two_is_pruned_at_the_rung(handed):
-    good, bad = TrialChannel(**handed(0)), TrialChannel(**handed(1))
-    assert not good.report(50, 0.1) and not good.report(100, 0.9)
-    assert bad.report(100, 0.2)
-    assert frozen(handed, 1).intermediate_values == {100: 0.2}
-
-
 def test_a_job_that_starts_after_a_newer_one_was_launched_changes_nothing(handed, tmp_path):
     study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
     study._storage.set_trial_user_attr(study.trials[0]._trial_id, LAUNCHES, 2)
