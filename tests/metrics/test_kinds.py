@@ -15,6 +15,7 @@ from nlu.metrics.kinds import (
     SimilarityKind,
     SpanKind,
     Unit,
+    UnitClassesKind,
     kind_named,
     kind_of,
 )
@@ -106,3 +107,8 @@ def test_the_header_of_a_file_names_the_kind_of_its_records(tmp_path: Path) -> N
         kind_of(predictions_of(tmp_path, "dev"), {})
     with pytest.raises(UserError, match="WordScorer is not a kind of record"):
         kind_named("nlu.metrics.words.WordScorer")
+
+
+def test_wrong_units_are_named_with_their_word_and_the_class_that_is_right() -> None:
+    record = {"tokens": ["Ann", "sees", "it"], "label": ["N", "V", "P"], "prediction": ["N", "N"], "loss": 0.5}
+    assert UnitClassesKind().described(record) == {"faults": "sees: V as N; it: P as cut off", "loss": "0.500"}

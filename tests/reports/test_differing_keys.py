@@ -29,6 +29,12 @@ def test_paths_are_called_by_where_they_differ(tmp_path: Path) -> None:
     assert labels(tmp_path) == ["train=lcqmc/train.tsv", "train=afqmc/train.tsv"]
 
 
+def test_paths_of_files_without_a_common_folder_keep_their_folders(tmp_path: Path) -> None:
+    for number, path in enumerate(("train.tsv", "data/train.tsv")):
+        a_run(tmp_path / str(number), 0.9 - number / 10, data__train=path)
+    assert labels(tmp_path) == ["train=train.tsv", "train=data/train.tsv"]
+
+
 def test_the_command_draws_every_configuration_under_the_name_that_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

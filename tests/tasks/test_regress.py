@@ -56,3 +56,8 @@ def test_numbers_that_are_two_classes_are_warned_of(store_of, numbers, warned):
     said = "\n".join(lines(describe(store_of("a.tsv", rows, Regress, **TABLE))))
     assert ("train: warning: every number is 0 or 1 (" in said) == warned
     assert ("for two classes set task=classify" in said) == warned
+
+
+def test_the_divergence_of_two_predictions_is_half_their_squared_difference():
+    first, second = ({"logits": torch.tensor(logits)} for logits in ([[1.0], [-2.0]], [[0.5], [1.0]]))
+    assert Regress.divergence(None, None, first, second).item() == pytest.approx(0.5 * (0.5**2 + 3.0**2))  # type: ignore[arg-type]
