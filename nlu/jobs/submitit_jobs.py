@@ -109,7 +109,8 @@ def tail(files: list[Path], lines: int) -> list[str]:
             with open(file, "rb") as stream:
                 stream.seek(0, 2)
                 start = max(0, stream.tell() - TAIL_BYTES)
-                # Only the end: the log of a long run has many megabytes, and the live table reads it every few seconds.
+                # Only the end: the log of a long run has many megabytes, and who follows the job reads it every few
+                # seconds.
                 stream.seek(start)
                 text = stream.read().decode(errors="replace")
         except OSError:

@@ -126,7 +126,7 @@ FROZEN = "optimizer.freeze=['backbone.*']"
 
 ARCHITECTURES = ("DebertaV2", "ModernBert", "MPNet", "Roberta", "Albert", "Bert")
 HEADS = {"tag": "TokenClassification", "mlm": "MaskedLM"}
-NAMES = {"classify": ["good", "bad"], "match": ["good", "bad"], "tag": ["I-X", "B-Y", "O", "B-X", "I-Y"]}
+NAMES = {"classify": ["good", "bad"], "match": ["1", "0"], "tag": ["I-X", "B-Y", "O", "B-X", "I-Y"]}
 """labels in another order than those of the data"""
 
 
