@@ -51,6 +51,7 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, databas
 settings.load_profile("repeatable")
 
 
+TEST_DEVICE = "NLU_TEST_DEVICE"
 LONGEST = (
     "training/test_reasons.py", "jobs/test_signals.py", "training/test_signals.py", "training/test_repeats.py",
     "training/test_lost_ranks.py", "training/test_pages.py", "training/test_memory.py", "storage/test_access.py",
@@ -72,7 +73,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine cannot do: asked for here, since an import must neither compile nor load libraries."""
-    if item.get_closest_marker("gpu"):
+    if item.get_closest_marker("gpu") and not (
+        os.environ.get(TEST_DEVICE) == "cpu" and "device" in getattr(item, "fixturenames", ())
+    ):
         import torch
 
         if not torch.cuda.is_available():
@@ -81,6 +84,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         check, reason = mark.args
         if not check():
             pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """The device of a test marked `gpu`; NLU_TEST_DEVICE=cpu tries those that ask for it where there is none."""
+    return os.environ.get(TEST_DEVICE, "cuda")
 
 
 @pytest.fixture(scope="session")

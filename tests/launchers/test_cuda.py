@@ -9,7 +9,6 @@ from nlu.search.storage.open_study import study_in
 from nlu.search.trial_steps import pauses_of
 from tests.training.runs import QUICK, TINY, files, run, weights
 
-DEVICE = "cuda"
 pytestmark = pytest.mark.gpu
 SEARCH = (
     "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.pruner=freeze_thaw", "hydra/launcher=local",
@@ -18,13 +17,13 @@ SEARCH = (
 )  # fmt: skip
 
 
-def test_a_trial_that_is_paused_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_path: Path) -> None:
+def test_a_trial_that_is_paused_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_path: Path, device: str) -> None:
     fixed = [option for option in QUICK if not option.startswith(("trainer.device=", "optimizer.lr="))]
     options = [
         *TINY,
         *fixed,
         *files(tmp_path),
-        f"trainer.device={DEVICE}",
+        f"trainer.device={device}",
         "precision=bf16",
         "trainer.eval_interval=5st",
     ]

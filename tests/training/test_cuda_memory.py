@@ -12,7 +12,7 @@ import torch
 
 from nlu.runs.records import PEAK_COLUMN
 from tests.training.in_process import column, train
-from tests.training.test_cuda import DEVICE, modes  # noqa: F401 - a fixture
+from tests.training.test_cuda import modes  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("modes")]
 ROWS, TOKENS = 400, 100
@@ -33,7 +33,7 @@ def long_rows(folder: Path) -> tuple[str, ...]:
         lines = [json.dumps({"text": " ".join(words), "label": str(int(words[0] < "d"))}) for words in texts]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return (
-        "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", f"trainer.device={DEVICE}",
+        "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", "trainer.device=cuda",
         "scheduler=constant", "trainer.max_duration=4st", "trainer.eval_interval=0", "trainer.ema_decay=0",
     )  # fmt: skip
 

@@ -232,15 +232,15 @@ cuda = pytest.mark.gpu
 gpu = pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=cuda) for dtype in (torch.float32, torch.bfloat16)])
 
 
-def on_cuda(dtype, dropout_p, *, heads, width, lengths, first_only=False):
-    """Values and gradients of one call on a CUDA device, and the same in fp32 on the host."""
+def on_device(device, dtype, dropout_p, *, heads, width, lengths, first_only=False):
+    """Values and gradients of one call on a device, and the same in fp32 on the host."""
     torch.manual_seed(1)
     counts = (len(lengths) if first_only else sum(lengths)), sum(lengths)
     values = torch.randn(counts[0], width), torch.randn(counts[1], 2 * width)
     results = []
-    for device, kind in ((torch.device("cuda"), dtype), (CPU, torch.float32)):
-        query, key_value = (value.to(device, kind).requires_grad_() for value in values)
-        attention = attention_over(lengths, heads, device)
+    for where, kind in ((torch.device(device), dtype), (CPU, torch.float32)):
+        query, key_value = (value.to(where, kind).requires_grad_() for value in values)
+        attention = attention_over(lengths, heads, where)
         torch.manual_seed(2)
         if first_only:
             found = attention.first_token_attention(query, key_value, dropout_p)
@@ -253,8 +253,8 @@ def on_cuda(dtype, dropout_p, *, heads, width, lengths, first_only=False):
 @gpu
 @pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize(("heads", "width"), [(3, 12), (12, 312), (2, 128)])
-def test_on_cuda_attention_is_that_of_the_host(dtype, heads, width, first_only):
-    ours, expected = on_cuda(dtype, 0.0, heads=heads, width=width, lengths=LENGTHS, first_only=first_only)
+def test_on_cuda_attention_is_that_of_the_host(device, dtype, heads, width, first_only):
+    ours, expected = on_device(device, dtype, 0.0, heads=heads, width=width, lengths=LENGTHS, first_only=first_only)
     tolerance = 1e-4 if dtype == torch.float32 else 0.1
     for found, wanted in zip(ours, expected, strict=True):
         torch.testing.assert_close(found.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
@@ -263,9 +263,11 @@ def test_on_cuda_attention_is_that_of_the_host(dtype, heads, width, first_only):
 @gpu
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1])
 @pytest.mark.parametrize("first_only", [False, True])
-def test_on_cuda_attention_and_its_gradient_are_finite_and_equal_twice(deterministic, dtype, dropout_p, first_only):
+def test_on_cuda_attention_and_its_gradient_are_finite_and_equal_twice(
+    deterministic, device, dtype, dropout_p, first_only
+):
     sizes = {"heads": 12, "width": 768, "lengths": [512] * 4, "first_only": first_only}
-    one, other = (on_cuda(dtype, dropout_p, **sizes)[0] for _ in range(2))
+    one, other = (on_device(device, dtype, dropout_p, **sizes)[0] for _ in range(2))
     assert all(tensor.isfinite().all() for tensor in one)
     assert all(map(torch.equal, one, other))
 
