@@ -79,11 +79,9 @@ model -> model=NAME / run=RUN | a trained run has its model
 data -> data=NAME / input=FILE | the rows to predict
 input.path -> input=FILE / data.test=FILE | only nlu.predict has input
 data.part data.parts -> - | one job preprocesses all rows, on all cores; data.stream=true trains meanwhile
-trainer.parallel -> parallel=replicated | how processes train together is a group
-parallel=bmuf use_bmuf -> parallel=replicated | which sums the gradients of all processes in each step
+parallel trainer.parallel use_bmuf -> - | the gradients of all processes are summed in each step
 trainer.reduce_dtype parallel.reduce_dtype -> - | gradients are summed in fp32
 trainer.kernels -> - | torch's own kernels train
-parallel=shared -> parallel=replicated | one process with several threads is as fast on a CPU
 tokenizer.kind -> tokenizer.vocab=tokenizer.json | the package tokenizers learns Unigram; tokenizer=subwords, WordPiece
 precision.attention -> precision=int8_compiled | its attention multiplies in fp32, that of int8 in bf16
 precision.master_weights -> precision=bf16 | fp16 weights without a float32 copy lose small updates

@@ -187,8 +187,6 @@ class Run:
     folds: Annotated[Folds, Naming("keys, such as folds.count=5")]
     adapter: Node = field(default_factory=lambda: _none("adapter"))
     """Small modules that are trained instead of the encoder's weights; none = train all weights."""
-    parallel: Node = field(default_factory=lambda: {TARGET: target_of("parallel", "replicated")})
-    """How several processes train together: docs/devices.md."""
     tracker: Node = field(default_factory=lambda: _none("tracker"))
     """Another tool that shows the numbers of the run: docs/tracking.md."""
     choices: dict[str, str] = field(default_factory=dict, init=False)

@@ -7,7 +7,6 @@ Micro-batches of as many examples as fit into a number of tokens, and the clock 
 Axes: N examples, M micro-batches of an epoch.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -192,11 +191,6 @@ def evaluation_batches(lengths_N: np.ndarray, *, batch_size: int, rank: int, wor
     per_rank = _per_rank(batch_size, world_size)
     mine = order_N[rank::world_size]
     return [mine[start : start + per_rank] for start in range(0, len(mine), per_rank)]
-
-
-def evaluation_passes(rows: int, *, batch_size: int, world_size: int) -> int:
-    """Return the most batches that `evaluation_batches` gives any rank."""
-    return math.ceil(math.ceil(rows / world_size) / _per_rank(batch_size, world_size))
 
 
 def _per_rank(batch_size: int, world_size: int) -> int:

@@ -1,9 +1,5 @@
 """Common parts of adversarial methods: the loss that they increase, and norms of word vectors over sequences.
 
-Adversarial methods call `model.backbone.embed` outside of the model's forward pass. A strategy that
-shards parameters (`nlu.training.parallel`) must therefore gather the table of word vectors for this call too: FSDP2
-gathers parameters only in forward hooks, unless `embed` is registered with `register_fsdp_forward_method`.
-
 Axes: S sequences, T tokens of all of them, E width of a word vector.
 """
 

@@ -1,7 +1,6 @@
 """FGM: a second pass with word vectors that are moved one step along the gradient of the loss.
 
 Miyato et al. 2017 (https://arxiv.org/abs/1605.07725), equation 5, with the gradient's norm over a sequence.
-`nlu.methods.adversarial` says what a strategy that shards parameters must do.
 """
 
 import torch

@@ -1,7 +1,6 @@
 """FreeLB: K passes whose word vectors move along the gradient of the loss; each also adds to the weights' gradient.
 
 Zhu et al. 2020 (https://arxiv.org/abs/1909.11764), algorithm 1.
-`nlu.methods.adversarial` says what a strategy that shards parameters must do.
 """
 
 import torch

@@ -255,15 +255,13 @@ def _leave_out_earlier(content: dict[str, Any]) -> None:
     for node in (data, *data.get("sets", {}).values()):
         for key in ("part", "parts", *(["stream"] if node.get(TARGET) != target_of("data", "corpus") else [])):
             node.pop(key, None)
-    for key in ("replay", "watch"):
+    for key in ("replay", "watch", "parallel"):
         content.pop(key, None)
     content["inspect"] = bool(content.get("inspect"))
     trainer.pop("kernels", None)
     content.get("precision", {}).pop("master_weights", None)
     if trainer.get("devices") == "auto":
         trainer["devices"] = 1
-    if str(content.get("parallel", {}).get(TARGET)).startswith("nlu.training.shared."):
-        content["parallel"] = {TARGET: target_of("parallel", "replicated")}
 
 
 def _reason(error: Exception) -> str:

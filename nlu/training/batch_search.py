@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nlu.config.errors import OutOfMemory, UserError
+from nlu.config.errors import OutOfMemory
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.display.progress_bars import Progress
@@ -58,14 +58,9 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
 
     It is the number of ranks times a power of 2, or all training rows. On a CPU, passes are measured, and twice as many
     rows are not tried if they may take more than SHARE of the free memory. Raises OutOfMemory if one example of each
-    rank does not fit, and UserError for a strategy whose ranks wait for one another within a pass.
+    rank does not fit.
     """
     ranks, device, began_s = stepper.ranks, stepper.device, time.monotonic()
-    if not stepper.parallel.passes_are_local:
-        raise UserError(
-            "trainer.batch_size is auto, but ranks wait for one another within a pass, so the others do not learn that "
-            "memory ran out on one; set trainer.batch_size to a number"
-        )
     sets = [(part, np.argsort(-part.lengths_N, kind="stable")) for part in store.of_role("train").values()]
     size = ranks.world_size
     most = max(size, max(len(rows_N) for _, rows_N in sets) // size * size)

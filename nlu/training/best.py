@@ -18,7 +18,6 @@ from nlu.runs.state import Best
 from nlu.storage.tensors import load_tensors
 from nlu.tasks.composite import task_of
 from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
-from nlu.training.parallel import load_weights, whole_weights
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def scored_again(run: Training, folder: Path, entries: list[Best]) -> list[Best]
     found: list[Best] = []
     best: dict[str, Scored] = {}
     for old in entries:
-        load_weights(stepper.parallel, stepper.model, load_tensors(held[old.step] / "model.safetensors"))
+        stepper.model.load_state_dict(load_tensors(held[old.step] / "model.safetensors"))
         # Nothing else may appear in the folder of this run, which has not begun.
         metrics, scored = scored_sets(run, folder)
         entry = replace(old, value=run.value_of(metrics), metrics=metrics, rows=run.sampled_rows)
@@ -133,12 +132,10 @@ def entry_of(run: Training, step: int, metrics: dict[str, dict[str, float]]) -> 
 
 
 def keep_weights(run: Training) -> None:
-    """Write the weights of the newest of the best evaluations. Every rank must call it, since each may hold only a part
-    of every tensor."""
-    weights = whole_weights(run.stepper.parallel, run.stepper.model)
+    """Write the weights of the newest of the best evaluations, on rank 0."""
     if run.stepper.ranks.is_first:
         with run.stepper.phases.within("saving"):
-            run.checkpoints.save_best(weights, run.state.best)
+            run.checkpoints.save_best(run.stepper.model.state_dict(), run.state.best)
 
 
 def score_set(

@@ -48,7 +48,6 @@ from nlu.training.batch_search import largest_that_fits, size_of_start
 from nlu.training.evaluation import NAMED_ROWS, first_sets
 from nlu.training.journal import Inspector, Journal
 from nlu.training.ordering import clock_of, order_of
-from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -236,17 +235,15 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     method: Method = build(config.method)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
-    # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
+    # Before the precision, so that a method that copies the model, as a teacher, copies fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
-    parallel = strategy(ranks, config.parallel)
     precision: NumberFormat = build(config.precision)
-    model = parallel.prepare(model)
-    own = None if own is None else parallel.prepare(own)
-    # The optimizer comes after the strategy, which may replace the parameters.
+    model = model.to(ranks.device)
+    own = None if own is None else own.to(ranks.device)
     chosen: Optimizer = build(config.optimizer)
     optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    # From the prepared parameters, so each rank averages what it holds; fp32, since small steps would be lost in fp16.
+    # fp32, since small steps would be lost in fp16.
     average = {name: each.detach().clone().float() for name, each in trained.items()} if trainer.ema_decay else None
     return Stepper(
         model,
@@ -254,7 +251,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         task,
         method,
         precision,
-        parallel,
+        ranks,
         config.seed,
         trainer.clip_norm,
         average,

@@ -20,7 +20,7 @@ from nlu.config.mixtures import MEAN
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
-from nlu.data.order import evaluation_batches, evaluation_passes
+from nlu.data.order import evaluation_batches
 from nlu.data.store import chunks_of
 from nlu.metrics.kinds import with_largest
 from nlu.metrics.scores import Scorer, Scores
@@ -105,8 +105,6 @@ class Evaluator:
     """the number of examples of a batch, over all ranks"""
     folder: Path
     """the folder of records while a set is scored"""
-    divides: bool = True
-    """whether a batch is divided if memory runs out, which takes more passes than on other ranks"""
 
 
 @dataclass
@@ -123,6 +121,7 @@ class Scored:
     """how many examples have numbers that are not finite, on all ranks; with any, every metric of the task is NaN"""
 
 
+@torch.inference_mode()
 def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
     """Score one set with the current weights. Memory: a few bytes per row.
 
@@ -130,22 +129,11 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     model computes a number that is not finite for one of its examples: then every metric of the task is NaN, and the
     rows are named in a warning.
     """
-    # A strategy that communicates in a pass may keep memory of the first one, to which training writes.
-    with torch.inference_mode(evaluator.divides), torch.no_grad():
-        return _score(evaluator, part, decided, advance)
-
-
-def _score(
-    evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]
-) -> Scored:
     task, ranks = evaluator.task, evaluator.ranks
     scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
     batches = evaluation_batches(
         part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
     )
-    # All ranks run the same number of passes, since a strategy may communicate within each; without rows, a rank runs a
-    # placeholder.
-    passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
 
     def passed(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
         batch = collate(part, examples_B)
@@ -155,7 +143,7 @@ def _score(
 
     bad: list[int] = []
     with _scoring(evaluator.model):
-        for _, (batch, records) in by_parts(passed, batches, ranks.device, divides=evaluator.divides):
+        for _, (batch, records) in by_parts(passed, batches, ranks.device):
             for example, record in zip(batch.examples_B.tolist(), records, strict=True):
                 if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
                     scorer.add(record)
@@ -163,11 +151,6 @@ def _score(
                     bad.append(example)
             spool.add(batch.examples_B, records)
             advance(len(batch))
-        # The ranks may have different numbers of batches, but never of passes.
-        for _ in range(len(batches), passes):
-            batch = collate(part, np.zeros(1, np.int64))
-            with evaluator.precision.autocast(ranks.device):
-                task.forward(evaluator.model, batch.to(ranks.device))
     total, not_finite = map(int, ranks.sum_on_host([float(len(spool)), float(len(bad))]))
     # A set scored twice or in part would give a plausible but wrong score.
     assert total == len(part), f"{total} of {len(part)} examples were scored"

@@ -18,7 +18,6 @@ from nlu.tasks.composite import task_of
 from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
 from nlu.training.measuring import measured
-from nlu.training.parallel import load_weights
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,7 @@ def finish(run: Training) -> None:
             last = with_summary(run.task, run.store, scores_of(run, dev, last, kept_step=None))
     if whole := dev | run.store.of_role("test"):
         if has_best:
-            # Every rank reads all of them, because a strategy may let each rank keep another part of every tensor.
-            load_weights(run.stepper.parallel, run.stepper.model, run.checkpoints.best_weights())
+            run.stepper.model.load_state_dict(run.checkpoints.best_weights())
         # Without a best evaluation they are the last weights, which the model has.
         with averaged(run.stepper.model, None if has_best else run.stepper.average):
             metrics |= scores_of(run, whole, metrics, kept_step=best.step)

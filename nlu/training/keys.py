@@ -1,4 +1,4 @@
-"""The keys of number formats and of strategies of several processes; see `nlu.config.keys`."""
+"""The keys of number formats; see `nlu.config.keys`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,8 +29,3 @@ class Fp16:
 @dataclass(kw_only=True)
 class Auto:
     """bf16 if the hardware computes its products, else fp16 on CUDA, else fp32; config.yaml holds the choice."""
-
-
-@dataclass(kw_only=True)
-class Replicated:
-    """Each process holds all weights, and one message sums all gradients."""

@@ -19,7 +19,7 @@ WARM_UP, TIMED = 8, 64
 def measured(run: Training) -> dict[str, float]:
     """Return by name the quantities that the search of this run asks for; {} if it is no trial.
 
-    Every rank must call it, since a strategy may communicate within a pass. The numbers are those of rank 0.
+    Every rank must call it. The numbers are those of rank 0.
     """
     if not run.is_trial:
         return {}

@@ -210,20 +210,20 @@ def more_pieces(micro_batches: list[np.ndarray], pieces: int, ranks: Ranks, task
 
 
 def by_parts(
-    work: Callable[[np.ndarray], Result], batches: Iterable[np.ndarray], device: torch.device, *, divides: bool = True
+    work: Callable[[np.ndarray], Result], batches: Iterable[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Result]]:
     """Yield the examples of each batch with the result of `work`, which must not be None.
 
     A batch for which memory runs out is halved until it fits, and later batches are computed in parts of that size. So
     `work` must give each example the same result in any batch, and change nothing if it fails. Raises OutOfMemory for
-    an example that does not fit by itself. With `divides` false, the error of torch is raised instead.
+    an example that does not fit by itself.
     """
     most: int | None = None
     for examples_B in batches:
         waiting = deque(np.array_split(examples_B, -(-len(examples_B) // most)) if most else [examples_B])
         while waiting:
             part_B = waiting.popleft()
-            result = tried(partial(work, part_B)) if divides else work(part_B)
+            result = tried(partial(work, part_B))
             if result is not None:
                 yield part_B, result
                 continue

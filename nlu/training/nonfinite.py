@@ -75,7 +75,7 @@ def explain(
 
 @dataclass
 class _Search:
-    """The passes of a step, to be repeated. All ranks make each call, since a strategy may communicate in a pass."""
+    """The passes of a step, to be repeated. All ranks make each call."""
 
     passes: Passes
     part: Examples
@@ -122,8 +122,6 @@ class _Search:
         if share is not None and ranks.rank == rank:
             # Watching takes a little more memory than the pass.
             said = tried(partial(self._watched, share, micro)) or "at a place that is not known, since memory ran out"
-        elif share is not None:
-            self.passes.backward(share, self.scale, self.number, micro)
         self.passes.forget_gradients()
         (found,) = [one for one in ranks.gather_to_first(said) or [""] if one is not None]
         return f"first {ranks.from_first(found)}{f', on rank {rank}' if ranks.world_size > 1 else ''}"
@@ -176,11 +174,9 @@ class _Search:
         term = f", term {', '.join(terms)}" if terms and len(sums) > 1 else ""
         task = task_of(passes.task, share.batch.member)
         loss = f"in the loss ({type(getattr(task, 'loss', task)).__name__}){term}"
-        # A pass that ends early must not leave other ranks in a collective.
-        stops = passes.parallel.passes_are_local
         passes.forget_gradients()
         try:
-            with _watching(passes.model), torch.autograd.set_detect_anomaly(True, check_nan=stops):
+            with _watching(passes.model), torch.autograd.set_detect_anomaly(True):
                 passes.backward(share, self.scale, self.number, micro)
         except _FoundError as found:
             return f"in the forward pass of {found}{term}"

@@ -119,7 +119,6 @@ class Training:
             stepper.precision,
             trainer.rows_to_score,
             self.run_dir / "predictions",
-            stepper.parallel.passes_are_local,
         )
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:

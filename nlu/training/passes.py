@@ -26,7 +26,6 @@ from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.memory import is_out_of_memory, release
-from nlu.training.parallel import Parallel
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -124,7 +123,7 @@ class Passes:
     task: Task
     method: Method
     precision: NumberFormat
-    parallel: Parallel
+    ranks: Ranks
     seed: int
     trained: list[nn.Parameter]
     """of the model and of what the method trains in addition to it"""
@@ -133,7 +132,6 @@ class Passes:
     """a module that the method trains in addition to the model"""
 
     def __post_init__(self) -> None:
-        self.ranks = self.parallel.ranks
         self.device = self.ranks.device
         self.weights = self.method.weights(self.task)
         """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
@@ -146,7 +144,7 @@ class Passes:
         """Gather this rank's rows of each micro-batch.
 
         With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
-        a strategy may communicate within it. A single process skips an empty micro-batch.
+        a method may communicate within it. A single process skips an empty micro-batch.
         """
         self.phases.begin("data")
         # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
@@ -204,12 +202,11 @@ class Passes:
                 if share is not None:
                     totals += self.backward(share, scale, number, micro)
         except (RuntimeError, MemoryError) as error:
-            # Under other strategies ranks wait for one another within a pass, so they cannot agree below.
-            if not (self.parallel.passes_are_local and is_out_of_memory(error)):
+            if not is_out_of_memory(error):
                 raise
             fits = False
         self.phases.begin("reduce")
-        if self.ranks.world_size > 1 and self.parallel.passes_are_local:
+        if self.ranks.world_size > 1:
             fits = not self.ranks.sum_on_host([float(not fits)])[0]
         if not fits:
             self.forget_gradients()
@@ -220,7 +217,7 @@ class Passes:
             return None
         if self.buffers.owners:
             self.buffers.make_equal()
-        return self.parallel.reduce(self.trained, totals)
+        return self.ranks.sum_gradients(self.trained, totals)
 
     def undo(self, number: int) -> None:
         """Put back the buffers, and forget what was recorded, since the passes of step `number` began, if they did."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
@@ -66,9 +67,32 @@ class Ranks:
         if self.world_size > 1:
             dist.barrier(group=self.host_group)
 
-    def add_up(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor on the device by its sum over all ranks."""
-        dist.all_reduce(tensor)
+    def sum_gradients(self, parameters: list[nn.Parameter], totals: torch.Tensor) -> torch.Tensor:
+        """Sum the gradients over all ranks in place; return the sum of `totals`, a small vector, over all ranks.
+
+        A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
+        """
+        if self.world_size == 1:
+            return totals
+        # A part of the model that no row of this rank used lacks a gradient here; all ranks must agree on the list of
+        # tensors in the message.
+        has_gradient = self.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
+        gradients = []
+        for parameter, ranks in zip(parameters, has_gradient, strict=True):
+            if ranks:
+                # A rank without a gradient for it must take part too.
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
+        # has fp32 precision.
+        flat = torch.cat([totals.float(), *(gradient.view(-1) for gradient in gradients)])
+        dist.all_reduce(flat)
+        pieces = flat[len(totals) :].split([gradient.numel() for gradient in gradients])
+        # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
+        if gradients:
+            torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
+        return flat[: len(totals)].to(totals.dtype)
 
     def take_first(self, tensor: torch.Tensor) -> None:
         """Replace a tensor on the device by that of rank 0."""

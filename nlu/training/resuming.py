@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlu.config.choices import choice_of
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
-from nlu.config.targets import TARGET
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
@@ -24,7 +22,6 @@ from nlu.runs.state import State
 from nlu.tasks.composite import task_of
 from nlu.training.evaluation import keep_predictions
 from nlu.training.meter import count_costs
-from nlu.training.parallel import Parallel, load_weights, whole_weights
 from nlu.training.parts import Training
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
@@ -53,7 +50,6 @@ PASSED_OVER = {"world_size", "store", "machine"}
 class TrainedParts:
     """Everything that training changes, on this rank."""
 
-    parallel: Parallel
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor] | None
@@ -61,33 +57,30 @@ class TrainedParts:
     own: nn.Module | None = None
     """a module that the method trains in addition to the model"""
 
-    def gather(self) -> Tensors:
-        """Return the whole tensors on rank 0. Every rank must call it, since a strategy may hold a part of each tensor
-        on each rank; the result of the others is not used."""
+    def tensors(self) -> Tensors:
+        """Return all tensors, which are equal on all ranks."""
         parts = {
-            "model": whole_weights(self.parallel, self.model),
-            "optimizer": self.parallel.gather(optimizer_tensors(self.model, self.own, self.optimizer)),
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.model, self.own, self.optimizer),
         }
         if self.average is not None:
-            parts["average"] = self.parallel.gather(self.average)
+            parts["average"] = self.average
         if self.own is not None:
-            parts["method"] = whole_weights(self.parallel, self.own)
+            parts["method"] = self.own.state_dict()
         return parts
 
     def load(self, path: Path) -> tuple[State, OrderKey]:
-        """Load a saved state; returns the state and the `order` saved with it. Every rank must call it.
+        """Load a saved state; returns the state and the `order` saved with it.
 
         What the saved run did not have, such as moments of weights that it had frozen, a moving average or the own
         module of a method, begins here; what this run does not have is left out. Raises CheckpointError if a file is
         damaged or belongs to another model.
         """
         with opened_last(path) as saved:
-            load_weights(self.parallel, self.model, saved.tensors("model"))
+            load_weights(self.model, saved.tensors("model"))
             if self.own is not None and "method" in saved.parts:
-                load_weights(self.parallel, self.own, saved.tensors("method"))
-            load_optimizer_tensors(
-                self.model, self.own, self.optimizer, saved.tensors("optimizer"), self.parallel.place
-            )
+                load_weights(self.own, saved.tensors("method"))
+            load_optimizer_tensors(self.model, self.own, self.optimizer, saved.tensors("optimizer"))
             if self.average is not None:
                 self._load_average(saved.tensors("average") if "average" in saved.parts else None)
                 if "average" not in saved.parts:
@@ -101,8 +94,19 @@ class TrainedParts:
         for name, parameter in self.model.named_parameters():
             if name in self.average:
                 # A run that is continued with `trainer.ema_decay` set for the first time starts its average here.
-                value = self.parallel.place(saved[name], parameter) if saved and name in saved else parameter
-                self.average[name].copy_(value)
+                self.average[name].copy_(saved[name] if saved and name in saved else parameter)
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load weights and buffers. Raises ValueError, with nothing changed, if names or shapes are those of another."""
+    own = module.state_dict()
+    if own.keys() != weights.keys():
+        raise ValueError(f"{min(own.keys() ^ weights.keys())} is in only one of the two")
+    for name, value in own.items():
+        if value.shape != weights[name].shape:
+            raise ValueError(f"{name} has shape {tuple(weights[name].shape)} there, {tuple(value.shape)} here")
+    # By the module itself, which may refuse a state.
+    module.load_state_dict(weights)
 
 
 def optimizer_tensors(model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -120,7 +124,6 @@ def load_optimizer_tensors(
     own: nn.Module | None,
     optimizer: torch.optim.Optimizer,
     tensors: dict[str, Tensor],
-    place: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Set the state of the optimizer from a result of `optimizer_tensors`."""
     parameters = dict(named_parameters(model, own))
@@ -129,7 +132,7 @@ def load_optimizer_tensors(
         # A run that was begun with other frozen weights, or another method, has moments that this one does not use.
         if name in parameters and parameters[name].requires_grad:
             # The step counter and the moments of a fused optimizer are on the device of the parameter.
-            optimizer.state[parameters[name]][key] = place(value, parameters[name])
+            optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
 
 
 def save_last(run: Training) -> None:
@@ -154,7 +157,7 @@ def save_last(run: Training) -> None:
         keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=step, sampled_rows=rows)
         one.spool.close()
     run.unsaved = {}
-    tensors = trained_parts(run.stepper).gather() if run.trainer.save else {}
+    tensors = trained_parts(run.stepper).tensors() if run.trainer.save else {}
     run.state.precision = run.stepper.precision.state()
     if run.stepper.ranks.is_first:
         # A run that continues from this state does not write earlier rows again, so they must be on the disk.
@@ -170,14 +173,12 @@ def save_last(run: Training) -> None:
 
 def trained_parts(stepper: Stepper) -> TrainedParts:
     """Return everything that training changes."""
-    return TrainedParts(stepper.parallel, stepper.model, stepper.optimizer, stepper.average, stepper.own)
+    return TrainedParts(stepper.model, stepper.optimizer, stepper.average, stepper.own)
 
 
 def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> OrderKey:
     """Return everything that determines the order of examples and the best evaluations; stored with the state."""
     trainer = config.trainer
-    # The order in which several processes add numbers depends on it.
-    strategy = {"parallel": choice_of("parallel", config.parallel[TARGET])} if ranks.world_size > 1 else {}
     return {
         **trained_on(config, store),
         # The best evaluations in the state are of these sets, ranked by the metric of the first one.
@@ -190,7 +191,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         "batch_size": None if trainer.batch_tokens else trainer.batch_rows, "batch_tokens": trainer.batch_tokens,
         "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
-        "machine": machine_of(ranks) | versions_of(model) | strategy,
+        "machine": machine_of(ranks) | versions_of(model),
     }  # fmt: skip
 
 
@@ -284,7 +285,6 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
         "torch": "version of torch",
         "threads": "number of threads",
         "cpu": "CPU's kernels",
-        "parallel": "choice of parallel",
         "numpy": "version of numpy",
         "transformers": "version of transformers",
     }

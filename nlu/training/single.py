@@ -186,7 +186,7 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     state.best = scored_again(run, taken.folder, [entry for entry in state.best if entry.step in held])
     # Patience counts from the best evaluation, or from this step if none is known.
     state.improved_at = state.best[0].step if state.best else state.step
-    tensors = trained_parts(run.stepper).gather()
+    tensors = trained_parts(run.stepper).tensors()
     # Other ranks may still read the files that change now.
     ranks.barrier()
     if ranks.is_first:

@@ -17,10 +17,10 @@ from nlu.training import nonfinite
 from nlu.training.journal import Inspector
 from nlu.training.memory import divided, more_pieces
 from nlu.training.nonfinite import detecting
-from nlu.training.parallel import Parallel
 from nlu.training.passes import Passes, Step, StepResult
 from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
+from nlu.training.ranks import Ranks
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Stepper:
     task: Task
     method: Method
     precision: NumberFormat
-    parallel: Parallel
+    ranks: Ranks
     seed: int
     clip_norm: float
     average: dict[str, Tensor] | None
@@ -49,12 +49,11 @@ class Stepper:
     """whether passes stop at the first operation whose gradient is NaN"""
 
     def __post_init__(self) -> None:
-        self.ranks = self.parallel.ranks
         self.device = self.ranks.device
         self.trained = [each for _, each in named_parameters(self.model, self.own) if each.requires_grad]
         self.phases = phases_on(self.device)
         self.passes = Passes(
-            self.model, self.task, self.method, self.precision, self.parallel, self.seed, self.trained, self.phases,
+            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases,
             self.own,
         )  # fmt: skip
         self.weights = self.passes.weights
@@ -103,7 +102,7 @@ class Stepper:
 
         self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        gnorm = self.parallel.norm(gradients)
+        gnorm = torch.nn.utils.get_total_norm(gradients)
         if loss_scale is not None:
             # Clipping and train.tsv use the norm of the gradient of the loss itself.
             gnorm = gnorm / loss_scale

@@ -11,7 +11,7 @@ from nlu.config.schema import Run
 
 WITH_TARGET = (
     "task", "model", "head", "data", "tokenizer", "loss", "method", "optimizer", "scheduler", "precision",
-    "adapter", "tracker", "parallel",
+    "adapter", "tracker",
 )  # fmt: skip
 OTHERS = ("trainer", "experiment", "debug")
 SOFT = ("kl", "mse_logits")
@@ -42,7 +42,7 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
         "seed", "seeds", "folds", "fold", "resume", "mirror", "take", "stores", "dry_run", "inspect", "note",
         "plugins", "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data",
         "tokenizer",
-        "scheduler", "precision", "parallel", "adapter", "tracker", "trainer",
+        "scheduler", "precision", "adapter", "tracker", "trainer",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}

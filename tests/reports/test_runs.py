@@ -134,10 +134,9 @@ def test_a_configuration_with_what_training_no_longer_has_is_read(tmp_path):
         precision={"_target_": "nlu.training.fp16.Fp16", "min_scale": 0.5, "master_weights": False},
     )  # fmt: skip
     config = saved_config(earlier)
-    assert not {"replay", "watch"} & config.keys() and config["inspect"] is True
+    assert not {"replay", "watch", "parallel"} & config.keys() and config["inspect"] is True
     assert Trainer(**config["trainer"]).devices == 1
     assert config["precision"]["min_scale"] == 0.5 and "master_weights" not in config["precision"]
-    assert config["parallel"]["_target_"] == "nlu.training.parallel.Replicated"
 
 
 def test_an_error_of_a_task_that_nobody_trusts_here_is_better_if_lower(tmp_path):

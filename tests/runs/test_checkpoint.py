@@ -20,8 +20,6 @@ from nlu.runs.checkpoint import (
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.summary import Mean
 from nlu.storage.settle import MARKER
-from nlu.training.parallel import SingleProcess
-from nlu.training.ranks import Ranks
 from nlu.training.resuming import TrainedParts
 
 
@@ -49,7 +47,7 @@ def trained_model() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def parts(model: nn.Module, optimizer: torch.optim.Optimizer, average: Any = None, own: Any = None) -> TrainedParts:
-    return TrainedParts(SingleProcess(Ranks(0, 1, torch.device("cpu"))), model, optimizer, average, own)
+    return TrainedParts(model, optimizer, average, own)
 
 
 def checkpoints(run_dir: Path) -> Checkpoints:
@@ -137,7 +135,7 @@ def test_a_state_is_restored_to_the_bit(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     state = in_which_no_field_has_its_default()
     average = {name: parameter.detach() * 2 for name, parameter in model.named_parameters()}
-    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), state, {"seed": 1})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).tensors(), state, {"seed": 1})
     other = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1, fused=True)
     empty = {name: torch.zeros_like(parameter) for name, parameter in other.named_parameters()}
@@ -162,7 +160,7 @@ def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> No
 
     model, other = Tied(), Tied()
     assert not torch.equal(model.output.weight, other.output.weight)
-    checkpoints(tmp_path).save_last(parts(model, torch.optim.SGD(model.parameters())).gather(), State(step=1), {})
+    checkpoints(tmp_path).save_last(parts(model, torch.optim.SGD(model.parameters())).tensors(), State(step=1), {})
     parts(other, torch.optim.SGD(other.parameters())).load(tmp_path / "checkpoints" / "last")
     assert torch.equal(other.output.weight, model.output.weight) and other.output.weight is other.embedding.weight
     assert torch.equal(other.part, model.embedding.weight[1:3])
@@ -175,11 +173,11 @@ def test_an_unsaved_average_starts_at_the_weights_but_a_lost_one_is_damage(
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"
     average = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=3), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer).tensors(), State(step=3), {})
     parts(model, optimizer, average).load(last)
     assert all(torch.equal(average[name], parameter) for name, parameter in model.named_parameters())
     assert "has no moving average" in caplog.text
-    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).tensors(), State(step=3), {})
     (last / "average.safetensors").unlink()
     with pytest.raises(CheckpointError, match="damaged"):
         parts(model, optimizer, average).load(last)
@@ -192,7 +190,7 @@ def test_files_of_two_steps_or_with_a_flipped_bit_are_refused_as_a_state(tmp_pat
     file = tmp_path / "checkpoints" / "last" / f"{part}.safetensors"
 
     def saved(step: int) -> bytes:
-        checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=step), {})
+        checkpoints(tmp_path).save_last(parts(model, optimizer, average).tensors(), State(step=step), {})
         return file.read_bytes()
 
     older, newer = saved(3), bytearray(saved(4))
@@ -220,7 +218,7 @@ def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, mo
     model, optimizer = trained_model()
     recorded("fsync")
     recorded("rename")
-    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=1), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer).tensors(), State(step=1), {})
     files = {path.name for path in (tmp_path / "checkpoints" / "last").iterdir()} - {MARKER}
     marked, renamed = events.index(("fsync", MARKER)), events.index(("rename", "last"))
     assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed

@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS
 
 JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
-STRATEGY names a class of tests.training.strategies. PROVENANCE_TAKES_S makes the first process slow where it writes
+PROVENANCE_TAKES_S makes the first process slow where it writes
 what ran, and fails it if the other went on meanwhile. ROWS_THAT_FIT=RANK:ROWS gives a process memory for so many rows.
 With FAILS=1 each process writes the error of a run to FOLDER.error-RANK.
 """
@@ -18,8 +18,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.jobs.placement import MEETING
-from nlu.training import build, finish, single
-from tests.training import strategies
+from nlu.training import finish, single
 from tests.training.in_process import start
 from tests.training.short_memory import memory_for
 
@@ -43,8 +42,6 @@ def slow_down(seconds: float) -> None:
 
 
 def main(jobs: Path) -> None:
-    if strategy := os.environ.get("STRATEGY"):
-        build.strategy = lambda ranks, *of: getattr(strategies, strategy)(ranks)
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):
         slow_down(float(seconds))
     rank, _, rows = os.environ.get("ROWS_THAT_FIT", "").partition(":")

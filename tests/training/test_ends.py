@@ -12,8 +12,7 @@ import torch
 import nlu
 from nlu.methods.plain import Plain
 from nlu.training import best
-from nlu.training.parallel import SingleProcess, load_weights
-from nlu.training.ranks import Ranks
+from nlu.training.resuming import load_weights
 from nlu.training.step import Stepper
 from tests.training.in_process import TINY, Killed, sets, train
 from tests.training.runs import result
@@ -172,11 +171,11 @@ def test_a_run_continues_with_other_frozen_weights(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_or_name_are_refused_and_nothing_is_changed() -> None:
-    module, parallel = torch.nn.Linear(3, 1), SingleProcess(Ranks(0, 1, torch.device("cpu")))
+    module = torch.nn.Linear(3, 1)
     before = module.weight.detach().clone()
     for weights in ({"weight": torch.ones(1), "bias": torch.ones(1)}, {"weight": torch.ones(1, 3)}):
         with pytest.raises(ValueError, match="shape|only one"):
-            load_weights(parallel, module, weights)
+            load_weights(module, weights)
         assert torch.equal(module.weight, before)
-    load_weights(parallel, module, {"weight": torch.ones(1, 3), "bias": torch.zeros(1)})
+    load_weights(module, {"weight": torch.ones(1, 3), "bias": torch.zeros(1)})
     assert module(torch.ones(1, 3)).item() == 3

@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,26 +123,6 @@ def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
         assert all(np.array_equal(after[key], before[key]) for key in poolers)
         changed = [key for key in before if not np.array_equal(after[key], before[key])]
         assert "head.linear.weight" in changed
-
-
-@pytest.mark.thorough
-def test_a_sharding_strategy_trains_saves_and_continues_like_an_ordinary_one(tmp_path: Path) -> None:
-    # Shares of 1 and 0 rows end each epoch of both sets; the test set is scored with weights that all have loaded.
-    # A rate at which rounding does not decide: Adam divides small gradients by themselves.
-    given = (
-        *KINDS["classify"].overrides(tmp_path, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=2",
-        "trainer.accumulation=3", "trainer.eval_interval=1st", "trainer.eval_batch_size=2", "trainer.keep_best=2",
-        f"data.test={tmp_path}/dev.jsonl", "optimizer.eps=0.001",
-    )  # fmt: skip
-    half, whole = (composed(*given, f"trainer.max_duration={steps}st") for steps in (2, 4))
-    continued = replace(whole, resume=str(tmp_path / "half"))
-    run_in_two([(half, tmp_path / "half"), (continued, tmp_path / "sharded")], tmp_path, STRATEGY="Sharded")
-    run_in_two([(whole, tmp_path / "usual")], tmp_path)
-    for name in ("last/model", "last/average", "last/optimizer", "best-1/model"):
-        expected, found = tensors(tmp_path / "usual", name), tensors(tmp_path / "sharded", name)
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
 def test_no_process_reads_the_best_weights_before_rank_0_has_placed_them(tmp_path: Path) -> None:

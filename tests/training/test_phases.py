@@ -13,8 +13,8 @@ from nlu.runs.records import TIME_COLUMNS, read_rows
 from nlu.runs.state import Window
 from nlu.tasks.classify import Classify
 from nlu.training import best, loop, meter, passes, step
-from nlu.training.parallel import SingleProcess
 from nlu.training.phases import DevicePhases, HostPhases
+from nlu.training.ranks import Ranks
 from tests.training.in_process import TINY, sets, train
 
 
@@ -128,7 +128,7 @@ def test_the_columns_of_a_run_add_up_to_its_time(tmp_path: Path, monkeypatch: py
     takes(passes, "collate", 2)
     takes(Classify, "forward", 3)
     takes(torch.Tensor, "backward", 5)
-    takes(SingleProcess, "reduce", 7)
+    takes(Ranks, "sum_gradients", 7)
     takes(step, "update", 11)
     takes(Checkpoints, "save_best", 13)
     takes(Checkpoints, "save_last", 17)

@@ -25,7 +25,6 @@ from nlu.models.layers.dropout import Noise, drawing_from
 from nlu.optim.optimizer import FusedAdamW
 from nlu.runs import summary
 from nlu.tasks.classify import Classify
-from nlu.training.parallel import Parallel, SingleProcess
 from nlu.training.passes import StepResult
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
@@ -60,7 +59,7 @@ def examples_in(folder: Path) -> Examples:
 def stepper(
     lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0,
     optimizer: Any = torch.optim.SGD, dtype: Literal["float32", "bfloat16"] = "float32",
-    max_loss: float | None = None, parallel: Parallel | None = None,
+    max_loss: float | None = None, ranks: Ranks | None = None,
 ) -> Stepper:  # fmt: skip
     torch.manual_seed(0)
     encoder = Bert(
@@ -71,7 +70,7 @@ def stepper(
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
         model, optimizer(model.parameters(), lr=lr), Classify(CrossEntropy(), labels(2)), Plain(),  # type: ignore[arg-type]
-        Precision(dtype=dtype), parallel or SingleProcess(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
+        Precision(dtype=dtype), ranks or Ranks(0, 1, CPU), 1, clip_norm, average, ema_decay,
         max_loss=max_loss,
     )  # fmt: skip
 
@@ -284,6 +283,9 @@ class HearsAnother(Ranks):
     def sum_on_host(self, numbers: list[float]) -> list[float]:
         # The counts and the request to stop; other messages are of one number.
         return [*numbers[:-1], numbers[-1] + 1] if len(numbers) > 1 else numbers
+
+    def sum_gradients(self, parameters: list[torch.nn.Parameter], totals: torch.Tensor) -> torch.Tensor:
+        return totals
 
 
 def test_a_rank_stops_where_another_one_was_asked_to(examples: Examples) -> None:
