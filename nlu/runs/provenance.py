@@ -38,12 +38,20 @@ RUN_FOLDER_FILE = "provenance.json"
 DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|mirror|resume|take|dry_run)")
 
 
-def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int) -> None:
+def write_provenance(
+    run_dir: Path,
+    config: Mapping[str, object],
+    *,
+    devices: Sequence[str],
+    world_size: int,
+    speeds: Mapping[str, float] | None = None,
+) -> None:
     """Append this start to `provenance.json`, which is `{"starts": [first start, each resume, ...]}`.
 
-    Earlier entries are not changed. Raises DataError if the file exists but has another form.
+    `speeds`: GFLOP/s by number format, if precision=auto measured them. Earlier entries are not changed. Raises
+    DataError if the file exists but has another form.
     """
-    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size)]
+    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size) | {"gflops": dict(speeds or {})}]
     write_json(run_dir / RUN_FOLDER_FILE, {"starts": starts})
 
 

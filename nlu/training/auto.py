@@ -1,9 +1,13 @@
-"""precision=auto: the format that this machine computes fastest, chosen before a run begins.
+"""precision=auto: the format in which this machine multiplies fastest, measured before a run begins.
 
-The run's configuration and records hold the choice, so a continued run computes as it began.
+The run's configuration and records hold the choice, so a continued run computes as it began. Whether hardware has
+instructions for a format is asked first, since it computes other formats many times slower than fp32.
+
+Axes: R rows, I input features, O output features.
 """
 
 import logging
+import time
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +18,7 @@ from nlu.config.choices import node_of, target_of
 from nlu.config.keys import takes
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
+from nlu.models.layers.exact_linear import product
 from nlu.runs.folder import CONFIG
 from nlu.training import keys as schemas
 from nlu.training.precision import instruction_sets
@@ -24,6 +29,16 @@ log = logging.getLogger(__name__)
 GROUP, NAME = "precision", "auto"
 _BF16 = ("amx_bf16", "avx512_bf16", "bf16", "svebf16")
 """instruction sets with bf16 products, as /proc/cpuinfo names them; the last two are Arm's"""
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_SIZES = {"cpu": (1024, 312, 312), "cuda": (8192, 768, 3072)}
+"""rows, inputs and outputs of the layer that is measured: on a CPU small, for many turns; on CUDA large, since there a
+small product takes as long as its start"""
+CLEARLY = 1.1
+"""how many times as fast as fp32 another format must be, so that noise does not decide"""
+BUDGET_S, LEAST = 0.05, 3
+"""how long speeds are measured, and how often at least"""
+SPEEDS: dict[str, float] = {}
+"""GFLOP/s of fp32 and the other format, once this process has measured them; for the records of its runs"""
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
@@ -35,19 +50,50 @@ class Auto:
 def choice_for(device: torch.device) -> tuple[str, str]:
     """Return the choice of the group `precision` for a device, and the reason.
 
-    bf16 if the hardware computes its products, else fp16 on CUDA, else fp32: a CPU without such instructions computes
-    bf16 and fp16 many times slower than fp32.
+    bf16, or fp16 on CUDA without bf16 products, if the hardware has such products and they are clearly faster than
+    those of fp32; else fp32. A process measures once.
     """
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
         with torch.cuda.device(device):
             # Emulated ones are slower than those in fp16.
-            has_products = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bf16", f"{name} computes bf16 products") if has_products else ("fp16", f"{name} lacks bf16 products")
-    found = [name for name in _BF16 if name in instruction_sets()]
-    if found and torch.backends.mkldnn.is_available():
-        return "bf16", f"this processor has {found[0]}"
-    return "fp32", "this processor lacks bf16 products"
+            other = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    elif torch.backends.mkldnn.is_available() and instruction_sets().intersection(_BF16):
+        other = "bf16"
+    else:
+        return "fp32", "this processor lacks bf16 products"
+    if not SPEEDS:
+        SPEEDS.update(speeds(device, other))
+    said = " and ".join(f"{SPEEDS[name]:,.0f} in {name}" for name in SPEEDS)
+    return other if SPEEDS[other] >= CLEARLY * SPEEDS["fp32"] else "fp32", f"products make {said}, in GFLOP/s"
+
+
+def speeds(device: torch.device, other: str) -> dict[str, float]:
+    """Return the GFLOP/s of fp32 and of another format in what training computes of a layer: its product, and the two
+    of its gradient.
+
+    The formats take turns, and the fastest turn of each counts, since other work on the machine only makes it slower.
+    """
+    rows, inputs, outputs = _SIZES[device.type]
+    rows_RI = torch.full((rows, inputs), 0.01, device=device, requires_grad=True)
+    weight_OI = torch.full((outputs, inputs), 0.01, device=device, requires_grad=True)
+
+    def seconds(name: str) -> float:
+        began_s = time.perf_counter()
+        with torch.autocast(device.type, dtype=_DTYPES.get(name), enabled=name in _DTYPES):
+            product_RO = product(rows_RI, weight_OI, None)
+        torch.autograd.grad(product_RO, (rows_RI, weight_OI), product_RO.detach())
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began_s
+
+    turns_s: dict[str, list[float]] = {"fp32": [], other: []}
+    for name in turns_s:
+        # The first turn loads libraries and compiles kernels.
+        seconds(name)
+    while min(map(len, turns_s.values())) < LEAST or sum(map(sum, turns_s.values())) < BUDGET_S:
+        for name, turns in turns_s.items():
+            turns.append(seconds(name))
+    return {name: round(6e-9 * rows * inputs * outputs / min(turns), 1) for name, turns in turns_s.items()}
 
 
 def with_precision(config: AnyRun, ranks: Ranks, run_dir: Path | None = None) -> AnyRun:

@@ -28,4 +28,4 @@ class Fp16:
 
 @dataclass(kw_only=True)
 class Auto:
-    """bf16 if the hardware computes its products, else fp16 on CUDA, else fp32; config.yaml holds the choice."""
+    """bf16, or fp16 on older GPUs, if measured to be faster than fp32; config.yaml holds the choice."""

@@ -37,6 +37,7 @@ from nlu.search.faults import lost_a_peer
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
+from nlu.training.auto import SPEEDS
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.loop import train
@@ -273,5 +274,7 @@ def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks
     """Write everything that is needed to run the same again: overrides, provenance.json, code.zip."""
     write_overrides(run_dir, overrides)
     devices = [torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"]
-    write_provenance(run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size)
+    write_provenance(
+        run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size, speeds=SPEEDS
+    )
     snapshot_code(run_dir, config.own_packages)
