@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
-from nlu.storage.files import read_json, sync_folder, umask, write_json
+from nlu.storage.files import read_json, sync_folder, umask
 from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
 from nlu.storage.tensors import Damaged, load_tensors, origin_of, save_tensors
 
@@ -90,14 +90,6 @@ class Checkpoints:
         elsewhere = copy(self)
         elsewhere.folder = folder
         return elsewhere
-
-    def judge_anew(self, best: list[Best]) -> None:
-        """Write the new values of these evaluations, and name their checkpoints accordingly; others are removed."""
-        # Their contents stay; only score.json changes.
-        held = held_steps(self.folder)
-        for entry in best:
-            write_json(held[entry.step] / SCORE, _score(entry))
-        arrange_best(self.folder, [entry.step for entry in best])
 
     def best_weights(self) -> dict[str, Tensor]:
         """Return the weights of the best evaluation. Every rank may call it."""
@@ -212,12 +204,6 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
         if step in held:
             (folder / f".best-step-{step}").rename(folder / f"best-{place}")
     sync_folder(folder)
-
-
-def best_of(last: Path) -> list[dict[str, Any]]:
-    """Return the best evaluations of a saved state, best first."""
-    saved = json.loads((last / "state.json").read_text(encoding="utf-8"))
-    return saved.get("state", {}).get("best", [])
 
 
 def held_steps(folder: Path) -> dict[int, Path]:

@@ -3,21 +3,14 @@
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-
-import torch
 
 from nlu.data.examples import Examples
 from nlu.metrics.thresholds import SETTING
 from nlu.optim.optimizer import averaged
 from nlu.runs import summary
-from nlu.runs.checkpoint import held_steps
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
-from nlu.storage.tensors import load_tensors
-from nlu.tasks.composite import task_of
-from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
+from nlu.training.evaluation import Scored, decided_for, score, with_summary
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
@@ -79,49 +72,16 @@ def last_resort(run: Training) -> Best:
     return entry
 
 
-def scored_again(run: Training, folder: Path, entries: list[Best]) -> list[Best]:
-    """Score the weights of evaluations of another run, which are in `folder`, as this run scores; return those that it
-    keeps, the best first. The weights of the model stay. Every rank must call it.
-
-    The predictions of the best one are written beside that folder's checkpoints.
-    """
-    stepper, ranks = run.stepper, run.stepper.ranks
-    held, before = held_steps(folder), {name: value.clone() for name, value in stepper.model.state_dict().items()}
-    found: list[Best] = []
-    best: dict[str, Scored] = {}
-    for old in entries:
-        stepper.model.load_state_dict(load_tensors(held[old.step] / "model.safetensors"))
-        # Nothing else may appear in the folder of this run, which has not begun.
-        metrics, scored = scored_sets(run, folder)
-        entry = replace(old, value=run.value_of(metrics), metrics=metrics, rows=run.sampled_rows)
-        found = run.ranked([*found, entry])
-        replaced = scored
-        if found and found[0] is entry:
-            replaced, best = best, scored
-        for one in replaced.values():
-            one.spool.close()
-    with torch.no_grad():
-        for name, value in stepper.model.state_dict().items():
-            value.copy_(before[name])
-    for name, one in best.items():
-        rows = run.sampled_rows.get(name)
-        keep_predictions(
-            folder, name, one, task_of(run.task, one.part.member), ranks, step=found[0].step, sampled_rows=rows
-        )
-        one.spool.close()
-    return found
-
-
-def scored_sets(run: Training, folder: Path | None = None) -> tuple[dict[str, dict[str, float]], dict[str, Scored]]:
+def scored_sets(run: Training) -> tuple[dict[str, dict[str, float]], dict[str, Scored]]:
     """Score every evaluation set with the current weights; returns its metrics, with those of all together, and its
-    records. `folder` holds their files meanwhile, None: that of the run's predictions."""
+    records."""
     scored: dict[str, Scored] = {}
     for name, part in run.eval_sets.items():
         # In order: a later set may take the threshold that the first one has chosen.
         known = {other: one.scores.metrics for other, one in scored.items()}
         # What a model records while it trains is not meant here.
         with summary.unheard():
-            scored[name] = score_set(run, name, part, decided_for(run.store, name, known), folder)
+            scored[name] = score_set(run, name, part, decided_for(run.store, name, known))
     return with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()}), scored
 
 
@@ -138,14 +98,10 @@ def keep_weights(run: Training) -> None:
             run.checkpoints.save_best(run.stepper.model.state_dict(), run.state.best)
 
 
-def score_set(
-    run: Training, name: str, part: Examples, decided: Mapping[str, float], folder: Path | None = None
-) -> Scored:
-    """Score a set with the current weights; `decided` are the metrics of the first set, for later ones; `folder` as in
-    `scored_sets`."""
-    evaluator = run.evaluator(part.member)
+def score_set(run: Training, name: str, part: Examples, decided: Mapping[str, float]) -> Scored:
+    """Score a set with the current weights; `decided` are the metrics of the first set, for later ones."""
     with run.progress.task(f"scoring {name}", len(part)) as bar:
-        return score(replace(evaluator, folder=folder or evaluator.folder), part, decided, bar.advance)
+        return score(run.evaluator(part.member), part, decided, bar.advance)
 
 
 def log_evaluation(run: Training, entry: Best) -> None:

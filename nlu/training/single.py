@@ -17,7 +17,7 @@ from nlu.config.sentences import counted
 from nlu.data.facts import describe, lines
 from nlu.display.progress_bars import Progress
 from nlu.runs import logs
-from nlu.runs.checkpoint import held_steps, remove_replaced
+from nlu.runs.checkpoint import remove_replaced
 from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
@@ -38,7 +38,6 @@ from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
 from nlu.training.auto import SPEEDS
-from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.loop import train
 from nlu.training.memory import REMEDY, is_out_of_memory
@@ -172,29 +171,22 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
 
 
 def take_over(run: Training, checkpoint: Path, config: Run) -> None:
-    """Move the state of another run into this folder, with the weights and predictions of its best evaluations.
+    """Move the state of another run into this folder, without its evaluations.
 
-    Afterwards the run only needs this folder, and has a best checkpoint even if no later evaluation is better. The
-    other run may have had another task, loss, metric or threshold, so the weights of its best evaluations are scored
-    again. It may have been pruned; this run is not.
+    The other run may have had another task, loss, metric or threshold, so its best evaluations stay there. It may have
+    been pruned; this run is not.
     """
-    ranks, state, taken = run.stepper.ranks, run.state, run.checkpoints.at(checkpoint.parent)
+    ranks, state = run.stepper.ranks, run.state
     # They count what this run has not done, perhaps of another loss.
     state.window, state.throughput, state.skipped, state.pruned = Window(), Throughput(), 0, False
-    state.evaluated_at, state.last_metrics = 0, {}
-    # Read by rank 0 only, since it renames and deletes these folders below.
-    held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
-    state.best = scored_again(run, taken.folder, [entry for entry in state.best if entry.step in held])
-    # Patience counts from the best evaluation, or from this step if none is known.
-    state.improved_at = state.best[0].step if state.best else state.step
-    tensors = trained_parts(run.stepper).tensors()
+    state.evaluated_at, state.last_metrics, state.best, state.improved_at = 0, {}, [], state.step
     # Other ranks may still read the files that change now.
     ranks.barrier()
     if ranks.is_first:
         # All of this happens in the folder TAKEN: after a kill before it is marked complete, the same command takes the
         # state over again.
-        taken.judge_anew(state.best)
-        taken.save_last(tensors, state, run.order_key)
+        taken = run.checkpoints.at(checkpoint.parent)
+        taken.save_last(trained_parts(run.stepper).tensors(), state, run.order_key)
         mark_whole(taken.folder)
         write_config(run.run_dir, config.to_config())
         make_own(run.run_dir)

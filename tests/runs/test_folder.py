@@ -106,15 +106,6 @@ def test_the_same_command_starts_again_after_a_kill_at_its_start(tmp_path: Path)
     assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"state": {"best": [{}]}}'])
-def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, content: str) -> None:
-    (saved_run(tmp_path / "old") / "state.json").write_text(content)
-    (tmp_path / "new").mkdir()
-    with pytest.raises(CheckpointError, match="it is damaged"):
-        checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
-    assert not list((tmp_path / "new").iterdir())
-
-
 def test_the_same_command_continues_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
     saved_run(tmp_path / "old")
     config = CONFIG | {"resume": str(tmp_path / "old")}

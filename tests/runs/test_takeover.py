@@ -13,11 +13,9 @@ def test_a_state_that_was_taken_is_on_the_disk_before_it_is_the_runs_own(tmp_pat
     taken = tmp_path / TAKEN
     write_state(tmp_path / "other", 3, "weights")
     (tmp_path / "other/checkpoints").rename(taken)
-    (taken / "predictions").mkdir()
-    (taken / "predictions/dev.jsonl").write_text("{}")
     with followed() as disk:
         mark_whole(taken)
         make_own(tmp_path)
     disk.require_on_disk()
-    assert disk.named == [tmp_path / "predictions/dev.jsonl", tmp_path / "checkpoints"]
+    assert disk.named == [tmp_path / "checkpoints"]
     assert not (tmp_path / "checkpoints/COMPLETE").exists()

@@ -126,10 +126,10 @@ def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
 
 
 def test_no_process_reads_the_best_weights_before_rank_0_has_placed_them(tmp_path: Path) -> None:
-    # A state that has ended, a test set that is new: every process loads best-1 at once, and trains nothing.
+    # A state that has ended, a test set that is new: every process evaluates, loads best-1, and trains nothing.
     options = (*KINDS["classify"].overrides(tmp_path), "trainer.max_duration=2st", "trainer.eval_interval=1st")
     start(composed(*options), tmp_path / "first")
     again = (*options, f"resume={tmp_path}/first", f"data.test={tmp_path}/dev.jsonl")
     run_in_two([(composed(*again), tmp_path / "second")], tmp_path, PROVENANCE_TAKES_S="1.5")
     assert (tmp_path / "second/finishing.rank1").exists()
-    assert result(tmp_path / "second")["metrics"]["test"] == result(tmp_path / "first")["metrics"]["dev"]
+    assert result(tmp_path / "second")["metrics"]["test"] == result(tmp_path / "first")["last"]["dev"]
