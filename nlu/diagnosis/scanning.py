@@ -131,13 +131,14 @@ def run_batch_scan(run: Training, config: Scan, advance: Callable[[int], None]) 
     stepper.model.train()
     rows = max(map(len, run.store.of_role("train").values()))
     most = min(rows, config.max_batch_size or rows)
-    on_host = memory.Peak() if stepper.device.type == "cpu" else None
+    before = memory.resident_bytes()
     end = f"max_batch_size is {most:,}" if most == config.max_batch_size else f"there are {rows:,} training rows"
     found = BatchScan([], device_name(stepper.device), end, config.trainer, comparing_loss(run.task))
     rates: list[float] = []
     batch_size = 2 if found.compares else 1
     while batch_size <= most:
-        if on_host is not None and rates and 2 * on_host.bytes() > SHARE * memory.of_machine()[0]:
+        on_host = 2 * (1e6 * peak_mb(stepper.device) - before) if stepper.device.type == "cpu" else 0
+        if rates and on_host > SHARE * memory.free_bytes():
             found.end = f"{batch_size} examples might take more than {SHARE:.0%} of the free memory"
             break
         advance(batch_size)

@@ -68,19 +68,19 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
     growth = 2 if comparing_loss(stepper.task) is None else 4
     # The processes of a machine grow at the same time.
     here = max(1, ranks.world_size // ranks.nodes)
-    allowed = SHARE * memory.of_machine()[0] / here if device.type == "cpu" else float("inf")
+    allowed = SHARE * memory.free_bytes() / here if device.type == "cpu" else float("inf")
     found = 0
     with refused(FOR_ONE), progress.task("trainer.batch_size=auto") as bar, torch.random.fork_rng():
         # The place of the two moments of AdamW, which the first update makes.
         moments = [torch.ones(each.shape, device=device) for each in stepper.trained for _ in range(2)]
-        peak = memory.Peak() if device.type == "cpu" else None
+        before = memory.resident_bytes()
         while True:
             bar.description = f"trainer.batch_size=auto: trying {size:,} examples"
             bar.advance()
             if not all(_fits(stepper, part, rows_N[:size], accumulation) for part, rows_N in sets):
                 break
             found = size
-            may_be_too_much = peak is not None and growth * peak.bytes() > allowed
+            may_be_too_much = growth * (1e6 * memory.peak_mb(device) - before) > allowed
             if size >= most or ranks.sum_on_host([float(may_be_too_much)])[0]:
                 break
             size = min(2 * size, most)

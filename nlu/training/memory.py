@@ -24,11 +24,7 @@ from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
-CGROUP = Path("/sys/fs/cgroup")
-PROCESS = Path("/proc/self")
-V2 = ("memory.max", "memory.current", "inactive_file")
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""files of a control group, and the name in its memory.stat of files in memory that are given up when it needs more"""
+MEMINFO, OWN_GROUP, CGROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 Result = TypeVar("Result")
 _MESSAGES = (
@@ -45,54 +41,20 @@ MOST_KEPT = 128 << 20
 REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
 
 
-def of_machine() -> tuple[int, int]:
-    """Return free and total bytes, bounded by the limits of a container, a service or a Slurm job."""
-    known = _fields(Path("/proc/meminfo"))
-    found = [(known["MemAvailable"], known["MemTotal"])]
-    for group, names in _groups():
+def free_bytes() -> int:
+    """Return the free bytes of this machine, or those below the limit of its container, service or Slurm job."""
+    (available,) = (line.split()[1] for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+    free = [1024 * int(available)]
+    # /proc/meminfo shows the whole machine inside a container too.
+    own = OWN_GROUP.read_text().partition("0::/")[2].partition("\n")[0] if OWN_GROUP.exists() else ""
+    for each in (PurePosixPath(own), *PurePosixPath(own).parents):
         # Without a limit, or a group that is not visible in a container.
         with suppress(OSError, ValueError):
-            found.append(_limited(group, *names))
-    return min(free for free, _ in found), min(total for _, total in found)
-
-
-def _groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Yield the control groups of this process and those above it, of versions 2 and 1, with the names of their files;
-    /proc/meminfo shows the whole machine inside a container too."""
-    own = (PROCESS / "cgroup").read_text() if (PROCESS / "cgroup").exists() else ""
-    for mark, root, names in (("0::", CGROUP, V2), (":memory:", CGROUP / "memory", V1)):
-        path = next((line.partition(mark)[2] for line in own.splitlines() if mark in line), "")
-        place = PurePosixPath(path.lstrip("/"))
-        yield from ((root / each, names) for each in (place, *place.parents))
-
-
-def _limited(group: Path, limit: str, used: str, reclaimable: str) -> tuple[int, int]:
-    """Return what is free below the limit of a control group, and the limit."""
-    most, taken = (int((group / name).read_text()) for name in (limit, used))
-    known = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return most - taken + int(known.get(reclaimable, 0)), most
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """Return the sizes in a file of /proc, in bytes."""
-    rows = (line.split() for line in path.read_text().splitlines())
-    return {row[0].removesuffix(":"): int(row[1]) * 1024 for row in rows if row[2:] == ["kB"]}
-
-
-def peak_bytes() -> int:
-    """Return the most resident bytes of this process since its start."""
-    return _fields(PROCESS / "status")["VmHWM"]
-
-
-class Peak:
-    """The bytes of memory that this process has taken beyond those at the start of this object, at most."""
-
-    def __init__(self) -> None:
-        self._before = _fields(PROCESS / "status")["VmRSS"]
-
-    def bytes(self) -> int:
-        """Return the most bytes so far, beyond those at the start of this object."""
-        return max(0, peak_bytes() - self._before)
+            most, taken = (int((CGROUP / each / name).read_text()) for name in ("memory.max", "memory.current"))
+            stat = dict(line.split() for line in (CGROUP / each / "memory.stat").read_text().splitlines())
+            # Files in memory are given up when it needs more.
+            free.append(most - taken + int(stat["inactive_file"]))
+    return min(free)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -122,16 +84,16 @@ class KeptMemory:
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        self._least = _resident()
+        self._least = resident_bytes()
 
     def limit(self) -> None:
         """Call it when a call has freed its memory."""
-        if self._trim is not None and _resident() > self._least + MOST_KEPT:
+        if self._trim is not None and resident_bytes() > self._least + MOST_KEPT:
             self._trim(0)
-            self._least = _resident()
+            self._least = resident_bytes()
 
 
-def _resident() -> int:
+def resident_bytes() -> int:
     """Return the resident memory of this process in bytes, 0 where the system does not tell."""
     try:
         return int(STATM.read_text().split()[1]) * resource.getpagesize()

@@ -78,33 +78,30 @@ def test_no_memory_for_a_single_row_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_a_cpu_is_not_asked_for_more_than_a_share_of_its_free_memory(tmp_path: Path) -> None:
     # Rows take 10 bytes each beside 50, and 400 are free, of which 320 may be taken.
     with memory_for(rows=1000) as met:
-        free = mock.patch.object(memory, "of_machine", lambda: (400, 1000))
-        peak = mock.patch.object(memory.Peak, "bytes", lambda _: 50 + 10 * met[-1])
-        with free, peak:
+        before = memory.resident_bytes()
+        free = mock.patch.object(memory, "free_bytes", lambda: 400)
+        base = mock.patch.object(memory, "resident_bytes", lambda: before)
+        peak = mock.patch.object(memory, "peak_mb", lambda _: (before + 50 + 10 * met[-1]) / 1e6)
+        with free, base, peak:
             start(composed(*overrides_of(tmp_path)), tmp_path / "run")
     # After 8 rows 2 * 130 are allowed, after 16 2 * 210 are not.
     assert found_in(tmp_path / "run") == 16
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_least_limit_of_the_groups_of_a_process_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    lines = {1: "9:cpuset:/\n4:memory:/slurm/job_7\n0::/\n", 2: "0::/slurm/job_7\n"}
-    limit, used, reclaimable = getattr(memory, f"V{version}")
-    top = tmp_path / "memory" if version == 1 else tmp_path
-    (top / "slurm/job_7").mkdir(parents=True)
-    (top / limit).write_text("max" if version == 2 else str(2**63 - 4096))
-    (top / used).write_text("5000")
+def test_the_least_limit_of_the_groups_of_a_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slurm/job_7").mkdir(parents=True)
+    (tmp_path / "memory.max").write_text("max")
     for group, most, taken in (("slurm", 9000, 3000), ("slurm/job_7", 8000, 2500)):
-        (top / group / limit).write_text(f"{most}\n")
-        (top / group / used).write_text(f"{taken}\n")
-    (top / "slurm/job_7/memory.stat").write_text(f"cache 700\n{reclaimable} 400\n")
-    (tmp_path / "cgroup").write_text(lines[version])
+        (tmp_path / group / "memory.max").write_text(f"{most}\n")
+        (tmp_path / group / "memory.current").write_text(f"{taken}\n")
+        (tmp_path / group / "memory.stat").write_text("anon 700\ninactive_file 400\n")
+    (tmp_path / "cgroup").write_text("9:cpuset:/\n0::/slurm/job_7\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 90 kB\nMemAvailable: 80 kB\n")
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "PROCESS", tmp_path)
-    # Of the job 8,000 - 2,500 + 400 are free, of all jobs 9,000 - 3,000.
-    assert memory.of_machine() == (5900, 8000)
+    monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    # Of the job 8,000 - 2,500 + 400 are free, of all jobs 9,000 - 3,000 + 400.
+    assert memory.free_bytes() == 5900
 
 
 def test_a_number_of_tokens_beside_it_is_refused(tmp_path: Path) -> None:

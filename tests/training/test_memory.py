@@ -136,12 +136,12 @@ def test_all_processes_divide_a_step_for_which_one_lacks_memory(tmp_path: Path) 
 @pytest.mark.needs(lambda: hasattr(ctypes.CDLL(None), "malloc_trim"), "another C library than glibc")
 def test_what_calls_have_freed_between_objects_that_live_goes_back_to_the_system() -> None:
     kept = memory.KeptMemory()
-    before = memory._resident()
+    before = memory.resident_bytes()
     pieces = [b"x" * 20_000 for _ in range(10_000)]
     # The objects that live on keep the heap from shrinking at its end.
     living = pieces[::50]
     del pieces
-    held = memory._resident() - before
+    held = memory.resident_bytes() - before
     kept.limit()
-    assert held > memory.MOST_KEPT > 10 * (memory._resident() - before)
+    assert held > memory.MOST_KEPT > 10 * (memory.resident_bytes() - before)
     assert len(living) == 200
