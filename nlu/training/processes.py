@@ -45,8 +45,6 @@ INTERRUPT = signal.SIGRTMIN
 """the signal by which the command passes Ctrl-C on. Workers ignore SIGINT: the terminal sends it to them too, and they
 would take the one that is passed on for a second Ctrl-C."""
 _OF_WORKERS = {*stopping.SIGNALS, INTERRUPT}
-STOP_S = 90.0
-"""how long the other workers have to end after the first one, if all were asked to stop"""
 
 Work = Callable[[], int]
 """what each process calls; returns the exit status. It can be pickled: an importable function with its arguments"""
@@ -88,27 +86,22 @@ def spread(work: Work, devices: int, keep: Keep = lambda end: None) -> int:
     # cuBLAS is deterministic only with a fixed workspace, and reads this variable once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     workers = placement().workers(devices)
-    return _work_together(work, workers, None, keep) if workers else work()
+    return _work_together(work, workers, keep) if workers else work()
 
 
-def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
-    """Do the work in `count` processes, also if that is 1, and return the exit status; raises as `launch` does.
-
-    After `limit_s` seconds it ends the processes and raises TimeoutError.
-    """
-    workers = [Placement("workers", local, count, local, count) for local in range(count)]
-    return _work_together(work, workers, limit_s)
+def in_processes(work: Work, count: int) -> int:
+    """Do the work in `count` processes, also if that is 1, and return the exit status; raises as `launch` does."""
+    return _work_together(work, [Placement("workers", local, count, local, count) for local in range(count)])
 
 
-def _work_together(work: Work, workers: list[Placement], limit_s: float | None, keep: Keep = lambda end: None) -> int:
+def _work_together(work: Work, workers: list[Placement], keep: Keep = lambda end: None) -> int:
     # The workers of one node meet at a file: another process may bind a port that was free before they do.
     with tempfile.TemporaryDirectory(prefix="nlu-meeting-", ignore_cleanup_errors=True) as folder:
-        return _Workers(work, workers, limit_s, f"file://{folder}/store").wait(keep)
+        return _Workers(work, workers, f"file://{folder}/store").wait(keep)
 
 
 class _Workers:
-    def __init__(self, work: Work, workers: list[Placement], limit_s: float | None, meeting: str):
-        self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
+    def __init__(self, work: Work, workers: list[Placement], meeting: str):
         self._is_asked = self._is_killed = False
         self._is_ended = False
         """whether this process has ended the others after one of them"""
@@ -173,18 +166,7 @@ class _Workers:
         failed: list[int] = []
         while sentinels or reports:
             # Reports are read while workers run: a long one fills its pipe, and its worker waits until it is read.
-            left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
-            found = wait([*sentinels, *reports], left_s)
-            if not found and stopping.received():
-                # One worker has ended, and another waits for it.
-                self._kill()
-                self._deadline_s = None
-            elif not found:
-                self._kill()
-                raise TimeoutError(
-                    f"{len(sentinels)} of {len(self._processes)} processes hang after {self._limit_s:g} s"
-                )
-            for ready in found:
+            for ready in wait([*sentinels, *reports]):
                 if isinstance(ready, Connection):
                     if (report := _received(ready)) is _SAVED:
                         stopping.tell_saved()
@@ -200,8 +182,6 @@ class _Workers:
                 # The pipe of a sentinel closes a moment before the exit status is available.
                 self._processes[number].join()
                 status = statuses[number] = self._processes[number].exitcode
-                if stopping.received() and status in stopping.STOPPED and self._deadline_s is None:
-                    self._deadline_s = time.monotonic() + STOP_S
                 # The others would wait for it in their next collective.
                 if status not in (0, *stopping.STOPPED):
                     if not (self._is_ended or stopping.received()) and status is not None and status < 0:
@@ -213,13 +193,8 @@ class _Workers:
         errors = [error for _, error in sorted(reported.items(), key=itemgetter(0)) if error is not None]
         if faults := [error for error in errors if not isinstance(error, UserError)]:
             raise faults[0]
-        mistakes = [error for error in errors if isinstance(error, UserError)]
-        if len(mistakes) == 1 or len({type(error) for error in mistakes}) > 1:
-            # The class of an error may decide what the caller does.
-            raise mistakes[0]
-        if mistakes:
-            problems = dict.fromkeys(problem for error in mistakes for problem in error.problems)
-            raise type(mistakes[0])(*problems, summary=mistakes[0].summary, remedy=mistakes[0].remedy)
+        if errors:
+            raise errors[0]
         return next((abs(status) for status in statuses.values() if status), 0)
 
     def _print(self, failure: "_Failure", number: int, *, is_first: bool) -> None:

@@ -56,7 +56,7 @@ def test_a_process_of_the_sum_that_dies_is_an_error(
     monkeypatch: pytest.MonkeyPatch, status: int, error: str | None
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(machine, "in_processes", lambda work, count, limit_s: status)
+    monkeypatch.setattr(machine, "in_processes", lambda work, count: status)
     if error is None:
         assert machine.collectives().says == "the sum over 2 processes by gloo is right"
     else:

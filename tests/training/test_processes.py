@@ -31,7 +31,7 @@ class StoppedAtTheSecond(list[Placement]):
 def test_a_signal_between_two_starts_ends_the_process_that_would_wait_for_the_others(tmp_path: Path) -> None:
     workers = StoppedAtTheSecond(Placement("workers", rank, 2, rank, 2) for rank in (0, 1))
     with pytest.raises(stopping.Stopped):
-        _Workers(nothing, workers, None, f"file://{tmp_path}/store")
+        _Workers(nothing, workers, f"file://{tmp_path}/store")
     for process in multiprocessing.active_children():
         process.join()
         assert process.exitcode == -signal.SIGKILL
