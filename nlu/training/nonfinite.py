@@ -69,7 +69,7 @@ def explain(
         *sentences,
         summary=f"the {what} is {value}{at} at step {number}, {search.named(rows)}; {nothing}",
         remedy="in a new run, lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with "
-        "precision=bf16 or fp16 try fp32",
+        "precision=bf16 or fp16 try fp32; trainer.detect_anomaly=true names the operation of a gradient that is NaN",
     )
 
 
@@ -163,7 +163,7 @@ class _Search:
     def _watched(self, share: Share, micro: int) -> str:
         """Repeat a pass with hooks on all modules, and return where its first number is not finite, to follow "first".
 
-        A gradient that is NaN ends the pass by torch's anomaly detection, which also shows the call that it belongs to.
+        Of the operations of the backward pass, only `trainer.detect_anomaly` knows which one failed.
         """
         passes = self.passes
         parameters = dict(named_parameters(passes.model, passes.own))
@@ -173,19 +173,14 @@ class _Search:
         terms = [name for name, total in zip(self.scale, sums, strict=True) if not math.isfinite(total)]
         term = f", term {', '.join(terms)}" if terms and len(sums) > 1 else ""
         task = task_of(passes.task, share.batch.member)
-        loss = f"in the loss ({type(getattr(task, 'loss', task)).__name__}){term}"
         passes.forget_gradients()
         try:
-            with _watching(passes.model), torch.autograd.set_detect_anomaly(True):
+            with _watching(passes.model):
                 passes.backward(share, self.scale, self.number, micro)
         except _FoundError as found:
             return f"in the forward pass of {found}{term}"
-        except RuntimeError as error:
-            if "returned nan values" not in str(error):
-                raise
-            return loss if terms[:1] == list(self.scale)[:1] else f"in the backward pass: {error}{term}"
         if terms:
-            return loss
+            return f"in the loss ({type(getattr(task, 'loss', task)).__name__}){term}"
         # Gradients come from the end of the model, so its last parameters get theirs first.
         if bad := [name for name, one in parameters.items() if one.grad is not None and not _is_finite(one.grad)]:
             return f"in the backward pass, in the gradient of {_first_of(bad[::-1])}"

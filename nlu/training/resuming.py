@@ -277,22 +277,11 @@ def tokenizer_at(checkpoint: Path) -> Tokenizer | None:
 
 def changes(saved: OrderKey, here: OrderKey) -> list[str]:
     """Return a sentence for each difference from the saved state that affects the bytes of a run."""
-    found = []
-    if saved["world_size"] != here["world_size"]:
-        found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
-    names = {
-        "device": "device",
-        "torch": "version of torch",
-        "threads": "number of threads",
-        "cpu": "CPU's kernels",
-        "numpy": "version of numpy",
-        "transformers": "version of transformers",
-    }
-    before, now = saved["machine"], here["machine"]
-    return found + [
-        f"saved with another {what} ({before[key]}), continued with {now[key]}"
-        for key, what in names.items()
-        if key in before and key in now and before[key] != now[key]
+    before, now = ({"processes": each["world_size"], **each["machine"]} for each in (saved, here))
+    return [
+        f"saved with {key} {before[key]}, continued with {now[key]}"
+        for key in before
+        if key in now and before[key] != now[key]
     ]
 
 

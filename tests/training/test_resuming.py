@@ -88,9 +88,9 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
 @pytest.mark.parametrize(
     ("what", "before", "said"),
     [
-        ("threads", 7, "saved with another number of threads (7), continued with 1"),
+        ("threads", 7, "saved with threads 7, continued with 1"),
         # Its generators give the order and the dropout masks.
-        ("numpy", "1.17.0", f"saved with another version of numpy (1.17.0), continued with {np.__version__}"),
+        ("numpy", "1.17.0", f"saved with numpy 1.17.0, continued with {np.__version__}"),
     ],
 )
 def test_a_change_that_affects_bytes_is_reported_and_the_run_continues(
