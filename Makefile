@@ -65,7 +65,7 @@ bench: $(VENV)/.bench ## measure speed against peers in full (30 minutes), and w
 bench-quick: $(VENV)/.bench ## print the main ratios (3 to 6 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
 
-bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so if there is none
+bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes, and write benchmarks/CUDA.md; says so if there is none
 	$(BIN)/python benchmarks/cuda.py
 
 lint: $(VENV)/.dev ## check style

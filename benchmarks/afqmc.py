@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 from inputs import data_overrides, vocab_path
 from table import fast_precision
 
+TINY = "2 x 24"
 SIZES = {
     "BERT-base": {"choice": "bert_base", "hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072},
     "4 x 312": {"choice": "bert_tiny", "hidden": 312, "layers": 4, "heads": 12, "intermediate": 1200},
+    TINY: {"choice": "bert_tiny", "hidden": 24, "layers": 2, "heads": 2, "intermediate": 48},
 }
-"""Random weights of these sizes; values do not change what a step costs."""
+"""Random weights of these sizes; values do not change what a step costs. TINY only tries what a device will run."""
 
 
 def options(description: str | None, *, turns: bool = True, steps_on_a_device: bool = False) -> argparse.ArgumentParser:
@@ -29,8 +31,12 @@ def options(description: str | None, *, turns: bool = True, steps_on_a_device: b
     if turns:
         out.add_argument("--turns", type=int, default=5)
     if steps_on_a_device:
-        out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
-        out.add_argument("--batch-size", type=int, default=32)
+        out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=[size for size in SIZES if size != TINY])
+        out.add_argument("--batch-size", nargs="+", type=int, default=[32])
+        out.add_argument(
+            "--compiled", type=float, metavar="SECONDS",
+            help="also measure both sides compiled; one that takes longer to start is left out",
+        )  # fmt: skip
         out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         precision_option(out)
     return out
@@ -68,9 +74,11 @@ def composed(*overrides: str) -> Any:
 
 def native_overrides(size: str) -> list[str]:
     """Return what is set for a size, random weights and the chosen data; the rest are the command's defaults."""
+    sizes = SIZES[size]
     return [
-        f"model={SIZES[size]['choice']}", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
-        "scheduler=constant", "optimizer.lr=1e-5",
+        f"model={sizes['choice']}", f"model.hidden_size={sizes['hidden']}", f"model.layers={sizes['layers']}",
+        f"model.heads={sizes['heads']}", f"model.intermediate_size={sizes['intermediate']}", *data_overrides(),
+        f"tokenizer.vocab={vocab_path()}", "scheduler=constant", "optimizer.lr=1e-5",
     ]  # fmt: skip
 
 

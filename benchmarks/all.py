@@ -7,7 +7,6 @@ python benchmarks/all.py --only train predict
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,11 +18,10 @@ import predict
 import preprocess
 import serve_load
 import train
-from table import Row, description, markdown, versions
+from table import Row, commit, description, markdown, versions
 
 from nlu.config.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "memory": memory.measure,
     "serve_load": serve_load.measure,
@@ -45,17 +43,6 @@ precision; a share is the work of a whole encoder's weights for the real tokens,
 Rows without a target are there for orientation, measured in one turn each. What is compared, and how, stands at the top
 of each script in this folder.
 """
-
-
-def commit() -> str:
-    """Return the commit measured, and whether the working tree differs from it."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "no git checkout"
-    return done.stdout.strip()
 
 
 def document(rows: list[Row], skipped: list[str], threads: int, command: str) -> str:

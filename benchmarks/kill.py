@@ -119,8 +119,7 @@ def compare(
     return kills
 
 
-def main() -> None:
-    """Run the cycles for every asked-for combination."""
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="kills in all, shared among the combinations")
     parser.add_argument("--accumulation", type=int, nargs="*", default=[1, 4])
@@ -137,7 +136,12 @@ def main() -> None:
         help="folder of a bucket; without a value: that of the tests",
     )
     parser.add_argument("--faults", type=float, default=0.0, help="share of the requests to the mirror's store")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Run the cycles for every asked-for combination."""
+    arguments = options().parse_args()
     with faults(arguments.faults, arguments.seed):
         run_all(arguments)
 

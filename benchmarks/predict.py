@@ -9,19 +9,22 @@ records of all rows and all metrics are computed too; the peer's by `Trainer.pre
 same batch size. Three configurations of the peer are measured: as in training (bf16 by autocast, rows in file order),
 the same with rows grouped by length (which returns predictions in another order than the rows'), and weights cast to
 bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
-against it. On a CPU without bf16 products both sides compute in fp32, and the third is left out.
+against it. With `--compiled`, nlu with trainer.compile=true and the Trainer with torch_compile=True take turns with the
+others, in the place of the third; both compile in their warm-up, which has every row. On a CPU without bf16 products
+both sides compute in fp32, and the third is left out.
 """
 
 import argparse
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 from afqmc import (
     SIZES,
+    TINY,
     PadTo,
     as_command,
     built,
@@ -36,10 +39,12 @@ from afqmc import (
 )  # fmt: skip
 from inputs import announce
 from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
-from turns import Side, Turns, alternate, entered
+from turns import Side, Turns, at, compiling, with_batches
 
 TARGET = 2.5
-ROWS = {"BERT-base": 512, "4 x 312": 4316}
+TARGETS_ON_A_DEVICE = {"4 x 312": 4.0}
+"""of compiled prediction"""
+ROWS = {"BERT-base": 512, "4 x 312": 4316, TINY: 64}
 WARM_UP_ROWS = 128
 
 
@@ -49,18 +54,31 @@ class PeerSetting:
 
     grouped: bool = False
     cast: bool = False
+    compiled: bool = False
 
 
-def peers_of(precision: str) -> dict[str, PeerSetting]:
+def peers_of(precision: str, *, compiled: bool) -> dict[str, PeerSetting]:
     """Return the peer's settings by name, the one that counts first."""
     name = f"HF Trainer.predict, {precision}"
     peers = {name: PeerSetting(), f"{name}, group_by_length": PeerSetting(grouped=True)}
-    if precision == "bf16":
+    if compiled:
+        peers[f"{name}, group_by_length, torch_compile"] = PeerSetting(grouped=True, compiled=True)
+    elif precision == "bf16":
         peers["HF Trainer.predict, bf16_full_eval, group_by_length"] = PeerSetting(grouped=True, cast=True)
     return peers
 
 
-def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str, precision: str) -> None:
+def native(
+    turns: Turns,
+    *,
+    size: str,
+    rows: int,
+    batch_size: int,
+    threads: int,
+    device: str,
+    precision: str,
+    compiled: bool = False,
+) -> None:
     """nlu's side: `score` on the run that `python -m nlu.train` builds, in that command's environment."""
 
     def work(composed: Any) -> int:
@@ -79,10 +97,12 @@ def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int,
             assert len(scored.spool) == len(some)
             scored.spool.close()
 
-        measure_turns(turns, predict, subset(part, WARM_UP_ROWS), part, int(part.lengths_N.sum()))
+        warm_up = part if compiled else subset(part, WARM_UP_ROWS)
+        measure_turns(turns, predict, warm_up, part, int(part.lengths_N.sum()))
         return 0
 
     overrides = [f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}"]
+    overrides += ["trainer.compile=true"] if compiled else []
     as_command(work, [*native_overrides(size), *overrides], threads)
 
 
@@ -104,7 +124,8 @@ def peer(
     torch.set_num_threads(threads)
     arguments = peer_arguments(
         batch_size=batch_size, device=device, bf16=precision == "bf16" and not setting.cast,
-        bf16_full_eval=setting.cast, train_sampling_strategy="group_by_length" if setting.grouped else "random",
+        bf16_full_eval=setting.cast, torch_compile=setting.compiled,
+        train_sampling_strategy="group_by_length" if setting.grouped else "random",
     )  # fmt: skip
     trainer = silent(Trainer(model=peer_model(size), args=arguments, data_collator=PadTo()))
     part = subset(stored_set("dev"), rows)
@@ -112,7 +133,7 @@ def peer(
     def predict(some: Any) -> None:
         assert len(trainer.predict(some).predictions) == len(some)
 
-    warm_up = rows_for_peer(subset(part, WARM_UP_ROWS))
+    warm_up = rows_for_peer(part if setting.compiled else subset(part, WARM_UP_ROWS))
     measure_turns(turns, predict, warm_up, rows_for_peer(part), int(part.lengths_N.sum()))
 
 
@@ -128,33 +149,45 @@ def measure_turns(turns: Turns, predict: Any, warm_up: Any, everything: Any, rea
 
 
 def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
-    """Measure one size."""
+    """Measure one size, all batch sizes in the same turns."""
     common = {
-        "size": size, "rows": arguments.rows or ROWS[size], "batch_size": arguments.batch_size,
-        "threads": arguments.threads, "device": arguments.device, "precision": arguments.precision,
+        "size": size, "rows": arguments.rows or ROWS[size], "threads": arguments.threads, "device": arguments.device,
+        "precision": arguments.precision,
     }  # fmt: skip
-    peers = peers_of(arguments.precision)
-    first = next(iter(peers))
+    settings = peers_of(arguments.precision, compiled=arguments.compiled is not None)
+    first = next(iter(settings))
     if arguments.first_peer_only:
-        peers = {first: peers[first]}
-    with ExitStack() as stack:
-        makers = {"ours": partial(Side, native, **common)}
-        makers |= {name: partial(Side, peer, setting=setting, **common) for name, setting in peers.items()}
-        makers["rate"] = partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device)
-        medians = alternate(entered(stack, makers, at_once=arguments.device == "cuda"), arguments.turns)
-    ours = medians["ours"]["real_tokens_per_s"]
+        settings = {first: settings[first]}
+    peers = {name: partial(Side, peer, setting=setting, **common) for name, setting in settings.items()}
+    ours = {"nlu": partial(Side, native, **common)}
+    if arguments.compiled:
+        ours["nlu, compiled"] = partial(ours["nlu"], compiled=True)
+    rate = partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device)
+    sides, medians = with_batches(ours | peers, {"rate": rate}, arguments)
     sizes = SIZES[size]
     gflop = encoder_gflop_per_token(sizes["hidden"], sizes["layers"], sizes["intermediate"], training=False)
-    rows = [
-        Row(
-            f"predict {size}", name, "real tokens/s", medians[name]["real_tokens_per_s"], ours,
-            TARGET if name == first and arguments.device == "cpu" else None,
-            share=ours * gflop / best_rate(medians["rate"], arguments.precision),
-        )
-        for name in peers
-    ]  # fmt: skip
+    rows = []
+    for batch_size in arguments.batch_size:
+        for own, their in product(ours, peers):
+            names = at(own, batch_size), at(their, batch_size)
+            if not medians.keys() >= set(names):
+                continue
+            found, theirs = (medians[name]["real_tokens_per_s"] for name in names)
+            rows.append(Row(
+                at(f"predict {size}{own.removeprefix('nlu')}", batch_size), their, "real tokens/s", theirs, found,
+                target_of(size, arguments.device, first=their == first, compiled=own != "nlu"),
+                share=found * gflop / best_rate(medians["rate"], arguments.precision),
+                compiling=compiling(sides, *names),
+            ))  # fmt: skip
     show(rows)
     return rows
+
+
+def target_of(size: str, device: str, *, first: bool, compiled: bool) -> float | None:
+    """Return what a row is held to: on a CPU against what a user of the Trainer has, on a device against each peer."""
+    if device == "cpu":
+        return TARGET if first else None
+    return TARGETS_ON_A_DEVICE.get(size) if compiled else None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,14 +2,16 @@
 
 import os
 import platform
+import subprocess
 import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from turns import Turns
 
-HEADINGS = ("claim", "peer", "unit", "peer's", "ours", "ratio", "target", "met", "of the machine's limit")
+HEADINGS = ("claim", "peer", "unit", "peer's", "ours", "ratio", "target", "met", "of the machine's limit", "compiling")
 SHAPES = {"square": (2048, 2048, 2048), "bert": (1024, 768, 3072)}
 """rows, inner and columns of a product; the second is about 1,000 tokens through BERT-base's feed-forward layer"""
 REPETITIONS_S = 0.3
@@ -34,6 +36,8 @@ class Row:
     least_share: float | None = None
     compared: bool = True
     """false where the two figures are differences near zero, whose ratio says nothing"""
+    compiling: str = ""
+    """how much later the compiled sides were ready than the eager ones"""
 
     @property
     def ratio(self) -> float | None:
@@ -66,6 +70,7 @@ class Row:
             self.claim, self.peer, self.unit, "" if self.theirs is None else number(self.theirs), number(self.ours),
             "" if self.ratio is None else f"{self.ratio:.2f}", ", ".join(bounds),
             {True: "yes", False: "no", None: ""}[self.met], "" if self.share is None else f"{self.share:.0%}",
+            self.compiling,
         )  # fmt: skip
 
 
@@ -79,17 +84,22 @@ def number(value: float) -> str:
 def show(rows: list[Row]) -> None:
     """Print the rows as they are found, one line each."""
     for row in rows:
-        claim, peer, unit, theirs, ours, ratio, bounds, met, share = row.cells()
+        claim, peer, unit, theirs, ours, ratio, bounds, met, share, compiling = row.cells()
         words = [f"{claim}:", f"ours {ours} {unit},"]
         words += [f"{peer} {theirs}{f', ratio {ratio}' if ratio else ''}"] if theirs else [f"({peer})"]
         words += [f"[{bounds}: {met or 'not judged'}]"] if bounds else []
         words += [f"{share} of the machine's limit"] if share else []
+        words += [f"compiling: {compiling}"] if compiling else []
         print(" ".join(words), flush=True)
 
 
 def markdown(rows: list[Row]) -> str:
-    """Return the rows as a Markdown table."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row.cells() for row in rows)]
+    """Return the rows as a Markdown table, without the columns that are empty."""
+    if not rows:
+        return "nothing was measured\n"
+    cells = [row.cells() for row in rows]
+    used = [number for number in range(len(HEADINGS)) if any(row[number] for row in cells)]
+    lines = [[row[number] for number in used] for row in (HEADINGS, ("---",) * len(HEADINGS), *cells)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -168,9 +178,21 @@ def description(threads: int) -> str:
     return f"{name}, {os.cpu_count()} cores, threads on both sides: {threads}, {platform.system()}"
 
 
+def commit() -> str:
+    """Return the commit measured, and whether the working tree differs from it."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "no git checkout"
+    return done.stdout.strip()
+
+
 def versions() -> str:
     """Return the versions of the compared packages."""
-    names = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "pyarrow")
+    names = ("torch", "triton", "transformers", "datasets", "accelerate", "tokenizers", "pyarrow")
     return ", ".join([f"Python {platform.python_version()}", *map(_named, names)])
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/train.py
     python benchmarks/train.py --sizes "4 x 312" --turns 7 --threads 1
-    python benchmarks/train.py --device cuda --batch-size 256
+    python benchmarks/train.py --device cuda --batch-size 32 256 --compiled 100
 
 Ours is the command, `python -m nlu.train`, with its environment and its defaults; the peer is `Trainer.train` in the
 environment of this script. Both run their whole loop on the same token rows, with the same model size, batch,
@@ -11,7 +11,9 @@ saves. What differs: ours keeps a moving average of the weights (trainer.ema_dec
 which the Trainer does not have. They take turns of some steps each, after a warm-up in which the libraries meet most
 of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or fp32 on a
 CPU without bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one that counts;
-its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in bf16 and fp32: the
+its weaker ones are measured once, for orientation. With `--compiled`, nlu with trainer.compile=true and the Trainer
+with torch_compile=True take turns with the two that are eager: the clock starts after the warm-up, in which both
+compile, and the time that this takes is told apart. Matrix products are timed between the turns, in bf16 and fp32: the
 faster of two shapes is the machine's limit.
 """
 
@@ -19,13 +21,15 @@ import argparse
 import multiprocessing
 import os
 import sys
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from afqmc import (
     SIZES,
+    TINY,
     PadTo,
     as_command,
     native_overrides,
@@ -38,19 +42,27 @@ from afqmc import (
 )  # fmt: skip
 from inputs import announce
 from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
-from turns import Measure, Side, StepPacer, Turns, alternate, entered
+from turns import Measure, Side, StepPacer, Turns, alternate, at, compiling, with_batches
 
 TARGETS = {"BERT-base": 1.5, "4 x 312": 2.0}
+TARGETS_ON_A_DEVICE = {("BERT-base", 256): 1.5, ("4 x 312", 256): 2.5, ("4 x 312", 32): 3.0}
+"""of the compiled step, by size and batch, against the peer's best"""
 LEAST_SHARE = {"BERT-base": 0.75}
-STEPS = {"BERT-base": 8, "4 x 312": 80}
-WARM_UP_STEPS = {"BERT-base": 10, "4 x 312": 150}
+STEPS = {"BERT-base": 8, "4 x 312": 80, TINY: 2}
+WARM_UP_STEPS = {"BERT-base": 10, "4 x 312": 150, TINY: 8}
 """at most; no more than four times the steps of a turn"""
 WARM_UP_STEPS_ON_A_DEVICE = 150
-"""the same, since it takes a step a fraction of the time"""
+"""an epoch of AFQMC with its last, smaller batch, for which the peer compiles again"""
 MAX_LENGTH = 128
 LOADERS = 4
 """processes of the peer that make batches for a device"""
 ENDLESS = 1_000_000_000
+
+
+class Pacer(Protocol):
+    """What stops a training loop between turns."""
+
+    def after_step(self, real_tokens: int, host_s: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -61,10 +73,11 @@ class PeerSetting:
     batches: str
     grouped: bool = True
     pad_to: int | None = None
+    compiled: bool = False
 
     @property
     def name(self) -> str:
-        return f"HF Trainer, {self.precision}, {self.batches}"
+        return f"HF Trainer, {self.precision}, {self.batches}{', torch_compile' if self.compiled else ''}"
 
 
 def best(precision: str) -> PeerSetting:
@@ -82,20 +95,36 @@ def weaker(precision: str) -> list[PeerSetting]:
 
 def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
     """Return what cuts either side's loop into turns."""
-    most = WARM_UP_STEPS[size] if device == "cpu" else WARM_UP_STEPS_ON_A_DEVICE
-    return StepPacer(turns, warm_up_steps=min(most, 4 * steps), steps=steps, device=device)
+    warm_up_steps = min(WARM_UP_STEPS[size], 4 * steps) if device == "cpu" else WARM_UP_STEPS_ON_A_DEVICE
+    return StepPacer(turns, warm_up_steps=warm_up_steps, steps=steps, device=device)
 
 
-def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str) -> None:
+def native(
+    turns: Turns,
+    *,
+    size: str,
+    steps: int,
+    batch_size: int,
+    threads: int,
+    device: str,
+    precision: str,
+    compiled: bool = False,
+) -> None:
     """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns."""
-    overrides = [
+    pacer = pacer_of(turns, size, steps, device)
+    paced_command(pacer, training_overrides(size, batch_size, device, precision, compiled=compiled), threads)
+
+
+def training_overrides(size: str, batch_size: int, device: str, precision: str, *, compiled: bool) -> list[str]:
+    """Return the overrides of an endless run of a size."""
+    return [
+        *native_overrides(size), *(["trainer.compile=true"] if compiled else []),
         f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
         f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
     ]  # fmt: skip
-    paced_command(pacer_of(turns, size, steps, device), [*native_overrides(size), *overrides], threads)
 
 
-def paced_command(pacer: StepPacer, overrides: list[str], threads: int) -> None:
+def paced_command(pacer: Pacer, overrides: list[str], threads: int) -> None:
     """Be `python -m nlu.train OVERRIDES` in this process, stopped between turns."""
 
     def work(composed: Any) -> int:
@@ -110,11 +139,13 @@ def paced_command(pacer: StepPacer, overrides: list[str], threads: int) -> None:
 
             def paced_step(*arguments: Any, **named: Any) -> Any:
                 nonlocal done
+                began_s = time.perf_counter()
                 result = take_step(*arguments, **named)
+                host_s = time.perf_counter() - began_s
                 lengths_N = run.train_set(done).lengths_N
                 tokens = sum(int(lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
                 done += 1
-                pacer.after_step(tokens)
+                pacer.after_step(tokens, host_s)
                 return result
 
             run.stepper.step = paced_step
@@ -151,6 +182,7 @@ def peer(
         train_sampling_strategy="group_by_length" if setting.grouped else "random",
         # A device would wait for batches that the peer's one process makes between its steps.
         dataloader_num_workers=LOADERS if device == "cuda" else 0,
+        torch_compile=setting.compiled,
     )  # fmt: skip
     paced_trainer(
         pacer_of(turns, size, steps, device), model=peer_model(size), args=arguments,
@@ -158,7 +190,7 @@ def peer(
     )  # fmt: skip
 
 
-def paced_trainer(pacer: StepPacer, **arguments: Any) -> None:
+def paced_trainer(pacer: Pacer, **arguments: Any) -> None:
     """Be `Trainer(**arguments).train()`, stopped between turns; each batch holds its number of real tokens too."""
     from transformers import Trainer, TrainerCallback
 
@@ -172,37 +204,47 @@ def paced_trainer(pacer: StepPacer, **arguments: Any) -> None:
 
     class Pacing(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            pacer.after_step(trainer.real_tokens)
+            pacer.after_step(trainer.real_tokens, 0.0)
 
     trainer = silent(CountingTrainer(callbacks=[Pacing()], **arguments))
     trainer.train()
 
 
 def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
-    """Measure one size."""
-    steps, setting = arguments.steps or STEPS[size], best(arguments.precision)
+    """Measure one size, all batch sizes in the same turns."""
+    precision, first = arguments.precision, best(arguments.precision)
     common = {
-        "size": size, "steps": steps, "batch_size": arguments.batch_size, "threads": arguments.threads,
-        "device": arguments.device,
+        "size": size, "steps": arguments.steps or STEPS[size], "threads": arguments.threads, "device": arguments.device,
     }  # fmt: skip
-    with ExitStack() as stack:
-        makers = {
-            "ours": partial(Side, native, precision=setting.precision, **common),
-            "peer": partial(Side, peer, setting=setting, **common),
-            "rate": partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device),
-        }
-        sides = entered(stack, makers, at_once=arguments.device == "cuda")
-        medians = alternate(sides, arguments.turns)
-    rows = [row(size, setting, medians["ours"], medians["peer"], medians["rate"], judged=arguments.device == "cpu")]
-    rate = medians["rate"]
-    print("machine: " + ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in rate.items()), flush=True)
-    theirs = medians["peer"]["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rate, setting.precision)
-    print(f"share of the machine's limit of {setting.name}: {theirs:.0%}", flush=True)
+    ours = {"nlu": partial(Side, native, precision=precision, **common)}
+    peers = {first.name: partial(Side, peer, setting=first, **common)}
+    if arguments.compiled:
+        setting = replace(first, compiled=True)
+        ours["nlu, compiled"] = partial(ours["nlu"], compiled=True)
+        peers[setting.name] = partial(Side, peer, setting=setting, **common)
+    rate = partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device)
+    sides, medians = with_batches(ours | peers, {"rate": rate}, arguments)
+    rates = medians["rate"]
+    print("machine: " + ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in rates.items()), flush=True)
+    found = medians[at(first.name, arguments.batch_size[0])]
+    theirs = found["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rates, precision)
+    print(f"share of the machine's limit of {first.name}: {theirs:.0%}", flush=True)
+    rows = [
+        replace(
+            row(size, their, precision, medians[at(own, batch_size)], medians[at(their, batch_size)], rates),
+            **bounds(size, batch_size, arguments.device, compiled=own != "nlu"),
+            claim=at(f"train {size}{own.removeprefix('nlu')}", batch_size),
+            compiling=compiling(sides, at(own, batch_size), at(their, batch_size)),
+        )
+        for batch_size in arguments.batch_size
+        for own in ours
+        for their in peers
+        if {at(own, batch_size), at(their, batch_size)} <= medians.keys()
+    ]
     show(rows)
-    if arguments.weaker:
-        for slower in weaker(arguments.precision):
-            rows.append(compare_once(size, slower, medians["rate"], common))
-            show(rows[-1:])
+    for slower in weaker(precision) if arguments.weaker else ():
+        rows.append(compare_once(size, slower, rates, {**common, "batch_size": arguments.batch_size[0]}))
+        show(rows[-1:])
     return rows
 
 
@@ -212,18 +254,21 @@ def compare_once(size: str, setting: PeerSetting, rate: Measure, common: dict[st
     fewer = {**common, "steps": max(2, common["steps"] // 2)}
     with Side(peer, setting=setting, **fewer) as theirs, Side(native, precision=setting.precision, **common) as ours:
         medians = alternate({"peer": theirs, "ours": ours}, 1)
-    return row(size, setting, medians["ours"], medians["peer"], rate, judged=False)
+    return row(size, setting.name, setting.precision, medians["ours"], medians["peer"], rate)
 
 
-def row(size: str, setting: PeerSetting, ours: Measure, theirs: Measure, rate: Measure, *, judged: bool) -> Row:
+def row(size: str, name: str, precision: str, ours: Measure, theirs: Measure, rate: Measure) -> Row:
     """Return the comparison as a row; our share is of the rate in the precision that both sides used."""
     tokens_per_s = ours["real_tokens_per_s"]
-    return Row(
-        f"train {size}", setting.name, "real tokens/s", theirs["real_tokens_per_s"], tokens_per_s,
-        TARGETS[size] if judged else None,
-        share=tokens_per_s * encoder_gflop(size) / best_rate(rate, setting.precision),
-        least_share=LEAST_SHARE.get(size) if judged else None,
-    )  # fmt: skip
+    share = tokens_per_s * encoder_gflop(size) / best_rate(rate, precision)
+    return Row(f"train {size}", name, "real tokens/s", theirs["real_tokens_per_s"], tokens_per_s, share=share)
+
+
+def bounds(size: str, batch_size: int, device: str, *, compiled: bool) -> dict[str, float | None]:
+    """Return what a row is held to."""
+    if device == "cpu":
+        return {"target": TARGETS.get(size), "least_share": LEAST_SHARE.get(size)}
+    return {"target": TARGETS_ON_A_DEVICE.get((size, batch_size)) if compiled else None}
 
 
 def encoder_gflop(size: str) -> float:

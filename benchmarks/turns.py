@@ -6,15 +6,19 @@ measured segment for each turn it is given. Between its turns it waits without u
 
 import multiprocessing
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
 Measure = dict[str, float]
+COMPILED = re.compile(", (torch_)?compiled?\\b")
+"""how the name of a side says that it is compiled"""
 
 
 class Turns:
@@ -26,7 +30,7 @@ class Turns:
     def wait(self) -> None:
         """Say that this side is ready and return when its turn comes; ends the process after the last turn."""
         try:
-            self._connection.send("ready")
+            self._connection.send(("ready", time.monotonic()))
             self._connection.recv()
         # The other end is closed after the last turn; that is how a side ends.
         except (EOFError, BrokenPipeError):
@@ -52,8 +56,9 @@ class StepPacer:
         self._tokens = 0
         self._began_s = 0.0
 
-    def after_step(self, real_tokens: int) -> None:
-        """Count a step of so many real tokens; at the end of a segment report it and wait for the next turn."""
+    def after_step(self, real_tokens: int, host_s: float) -> None:
+        """Count a step of so many real tokens; at the end of a segment report it and wait for the next turn. `host_s`
+        is the time within the step."""
         self._tokens += real_tokens
         self._left -= 1
         if self._left:
@@ -73,7 +78,11 @@ class StepPacer:
 class Side:
     """One side, started and warmed up on entry, ended on exit."""
 
+    ready_s = 0.0
+    """from its start until it had warmed up"""
+
     def __init__(self, work: Callable[..., None], **settings: Any):
+        self._began_s = time.monotonic()
         # Not fork: each side sets its own environment before it imports torch.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -82,7 +91,7 @@ class Side:
         theirs.close()
 
     def __enter__(self) -> "Side":
-        self._expect_ready()
+        self.ready_s = self._expect_ready() - self._began_s
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
@@ -97,9 +106,15 @@ class Side:
         self._expect_ready()
         return measure
 
-    def _expect_ready(self) -> None:
-        message = self._receive()
-        assert message == "ready", message
+    def end_unless_ready(self, within_s: float) -> None:
+        """End a side that has not warmed up so long after its start; entering it then fails."""
+        if not self._connection.poll(max(0.0, self._began_s + within_s - time.monotonic())):
+            self._process.kill()
+
+    def _expect_ready(self) -> float:
+        word, at_s = self._receive()
+        assert word == "ready", word
+        return at_s
 
     def _receive(self) -> Any:
         try:
@@ -109,11 +124,63 @@ class Side:
             raise SystemExit(f"a side of the comparison ended with status {self._process.exitcode}") from None
 
 
-def entered(stack: ExitStack, sides: dict[str, Callable[[], Side]], *, at_once: bool) -> dict[str, Side]:
+def entered(
+    stack: ExitStack,
+    sides: dict[str, Callable[[], Side]],
+    *,
+    at_once: bool,
+    may_fail: Collection[str] = (),
+    within_s: float | None = None,
+) -> dict[str, Side]:
     """Start sides and wait until all have warmed up, one after another or, where they do not compute on the same
-    processor, all at once. They end with the stack."""
+    processor, all at once. They end with the stack. Those of `may_fail` are left out, with a sentence, if they end, or
+    take longer than `within_s`."""
     started = {name: start() for name, start in sides.items()} if at_once else {}
-    return {name: stack.enter_context(started.get(name) or start()) for name, start in sides.items()}
+    found = {}
+    for name, start in sides.items():
+        side = started.get(name) or start()
+        if name in may_fail and within_s:
+            side.end_unless_ready(within_s)
+        try:
+            found[name] = stack.enter_context(side)
+        except SystemExit as left:
+            if name not in may_fail:
+                raise
+            print(f"left out: {name}: {left}", flush=True)
+    return found
+
+
+def with_batches(
+    sides: dict[str, Callable[..., Side]], others: dict[str, Callable[[], Side]], arguments: Any
+) -> tuple[dict[str, Side], dict[str, Measure]]:
+    """Measure sides with each batch size of the command line, all in the same turns, and others once; returns the sides
+    and the medians, by the names that `at` gives. A compiled side that fails before its first turn is in neither."""
+    makers = {
+        at(name, size): partial(maker, batch_size=size)
+        for size in arguments.batch_size
+        for name, maker in sides.items()
+    }  # fmt: skip
+    may_fail = set(filter(COMPILED.search, makers))
+    with ExitStack() as stack:
+        found = entered(
+            stack, makers | others, at_once=arguments.device == "cuda", may_fail=may_fail, within_s=arguments.compiled
+        )
+        return found, alternate(found, arguments.turns)
+
+
+def at(name: str, batch_size: int) -> str:
+    """Return the name of a side, or of a claim, with its batch size."""
+    return f"{name}, batch {batch_size}"
+
+
+def compiling(sides: dict[str, Side], *names: str) -> str:
+    """Return how much later those of these sides that are compiled were ready than the same ones without."""
+    late = []
+    for name in names:
+        eager = COMPILED.sub("", name)
+        if eager != name and eager in sides:
+            late.append(f"{name.split(',')[0]} {sides[name].ready_s - sides[eager].ready_s:.0f} s")
+    return ", ".join(late)
 
 
 def _begin(connection: Connection, work: Callable[..., None], settings: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from nlu.config.schema import Trainer
+from tests.training.in_process import composed
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -61,3 +63,38 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
     decay = Trainer().ema_decay
     assert done.stdout.split() == ["AUTO,STRICT", "1", str(decay)] and decay > 0
     assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"
+
+
+def test_what_a_device_runs_is_composed_with_tiny_sizes_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, inputs, data = script("cuda"), script("inputs"), tmp_path / "data"
+    monkeypatch.setattr(inputs, "SYNTHETIC_ROWS", {"train": 8, "dev": 4})
+    for name, value in {**cuda.ON_CPU, **inputs.write_synthetic(data, random.Random(0))}.items():
+        monkeypatch.setenv(name, value)
+    small, whole = cuda.parts_of("cpu"), cuda.parts_of("cuda")
+    assert list(small) == list(whole) == cuda.PARTS
+    assert sum(seconds for seconds, _ in whole.values()) <= 60 * cuda.MINUTES["cuda"] <= 600
+    for name, (_, words) in small.items():
+        in_both = [[word for word in each if word.startswith("--")] for each in (words, whole[name][1])]
+        assert in_both[0] == in_both[1]
+        if name == "tests":
+            assert all((FOLDER.parent / word).is_file() for word in words if word.startswith("tests/"))
+        elif name == "kills":
+            kill = script("kill")
+            arguments = kill.options().parse_args(words[1:])
+            _, _, _, *overrides = kill.command(data, arguments.kind, tmp_path / "run", arguments.override)
+            overrides = [one for one in overrides if not one.startswith(("hydra.", "trainer.compile="))]
+            assert composed(*overrides).trainer.device == "cpu"
+        else:
+            asked = script(words[0]).parser().parse_args(words[1:])
+            (size,), device, precision = asked.sizes, asked.device, asked.precision
+            for compiled in (False,):
+                overrides = script("train").training_overrides(size, 4, device, precision, compiled=compiled)
+                assert composed(*overrides).model["hidden_size"] == 24
+
+
+def test_a_part_that_takes_longer_than_its_share_is_ended(tmp_path: Path) -> None:
+    words = ("-m", "timeit", "-n1", "-r1", "import time; time.sleep(600)")
+    status, _ = script("cuda").run(words, 1.0, dict(os.environ), tmp_path / "rows.json")
+    assert status is None
