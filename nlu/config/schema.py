@@ -87,6 +87,9 @@ class Trainer:
     """Processes on this machine, one for each device; under torchrun, torchrun's number counts: docs/devices.md."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of device; auto = cuda if available, else cpu."""
+    compile: bool = False
+    """Compute steps and scores by torch.compile over batches of few shapes, on CUDA; decides the last bits:
+    docs/devices.md."""
     timeout_min: PositiveFloat = 120.0
     """A rank that does not answer the others for this many minutes ends the run with an error; at a terminal there is
     no limit, since a rank may be in a debugger."""

@@ -19,6 +19,33 @@ from nlu.data.targets.base import Key
 
 
 @dataclass
+class Filling:
+    """What a batch that is filled up to a shape (`nlu.data.shapes`) knows of it, as tensors.
+
+    Axes: T, S and N, rows of the loss, with filling; L the longest sequence of the shape.
+    """
+
+    slots_SL: Tensor
+    """place in T of each token of each sequence; behind its end any place"""
+    lengths_S: Tensor
+    """tokens of each sequence; 0 for filling"""
+    slot_T: Tensor
+    """place in S * L of each token; -1 for filling"""
+    is_real_N: Tensor
+    """which rows of the loss, examples or units, are no filling"""
+    identity_T: Tensor
+    """a hash of the token's example, sequence and position, int32"""
+    rows: int
+    """rows of the loss that are no filling; stays on the host"""
+    keys_T: Tensor | None = None
+    """a random number for each token in a pass of a training step, int32; None: nothing is dropped"""
+
+    def to(self, device: torch.device) -> "Filling":
+        """Return the same with its tensors on the device, copied without waiting."""
+        return Filling(**{name: _moved(value, device) for name, value in vars(self).items()})
+
+
+@dataclass
 class Batch:
     """A packed batch; sequences stand in order of length, so that equal lengths are neighbours."""
 
@@ -50,6 +77,8 @@ class Batch:
     """the set of a mixture that its examples belong to; empty in a run with one set"""
     windows_B: np.ndarray | None = None
     """windows of each example, each a sequence; None: each example is whole; stays on the host"""
+    filling: Filling | None = None
+    """None: the batch has no filling"""
 
     def __len__(self) -> int:
         return len(self.examples_B)
@@ -61,6 +90,10 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens_T)
+
+    @property
+    def num_units(self) -> int:
+        return 0 if self.units_U is None else len(self.units_U)
 
     def origin_S(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the place in B of each sequence's example, and the number of the sequence in its example; (S,)."""
@@ -77,12 +110,15 @@ class Batch:
         """Return the batch with its tensors on the device, copied without waiting."""
         if device.type == "cpu":
             return self
-        moved: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            moved[item.name] = to_device(value, device) if isinstance(value, Tensor) else value
+        moved: dict[str, Any] = {item.name: _moved(getattr(self, item.name), device) for item in fields(self)}
         moved["targets"] = {name: to_device(value, device) for name, value in self.targets.items()}
         return type(self)(**moved)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Filling):
+        return value.to(device)
+    return to_device(value, device) if isinstance(value, Tensor) else value
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -34,6 +34,8 @@ TERM = "distil"
 class Distil(Plain):
     """The task's loss, and the divergence of the predictions from those of teachers."""
 
+    compiles = False
+
     def __init__(self, keys: schemas.Distil):
         self.teacher, self.files = keys.teacher, keys.logits
         self.alpha, self.temperature = keys.alpha, keys.temperature

@@ -80,6 +80,14 @@ class RowLoss:
         return self.per_row(logits, labels).sum()
 
 
+def loss_of(loss: Loss, logits: Tensor, labels: Tensor, is_real_N: Tensor | None) -> Tensor:
+    """Return the loss of the real rows; `is_real_N`: which rows are no filling, None: all. The loss must be by row."""
+    if is_real_N is None:
+        return loss(logits, labels)
+    assert isinstance(loss, RowLoss), "losses that compare rows get no filling"
+    return torch.where(is_real_N, loss.per_row(logits, labels), 0.0).sum()
+
+
 class ClassWeights:
     """The weights under a key of the loss; None = off."""
 

@@ -21,6 +21,9 @@ class Plain:
     Adversarial methods can then perturb its loss too (`method.of`).
     """
 
+    compiles: bool = True
+    """whether its passes may be compiled: it needs outputs and terms, and nothing from inside the model"""
+
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
         return None
 

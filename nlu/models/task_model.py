@@ -16,8 +16,10 @@ from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.head import HasLearningRates, Head, Wanted
-from nlu.models.layers.dropout import Dropout, active
+from nlu.models.layers.dropout import Dropout, active, layer_keys
 
+ABOVE_LAYERS = -1
+"""the number of a layer that stands for dropout between the encoder and the head"""
 LAYOUT = "several"
 """stands for those of several heads"""
 
@@ -68,17 +70,22 @@ class TaskModel(nn.Module):
         if self._inside is not None:
             self._seen.append(found)
         read = Encoded()
+        keys_T = layer_keys(batch, ABOVE_LAYERS, self.training)
         if found.pooled_SD is not None:
             pooled_SD = found.pooled_SD.float()
-            read.pooled_SD = pooled_SD if getattr(self.head, "drops", False) else self.dropout(pooled_SD)
+            if not getattr(self.head, "drops", False):
+                pooled_SD = self.dropout(pooled_SD, keys=None if keys_T is None else keys_T[batch.starts_S])
+            read.pooled_SD = pooled_SD
         if found.tokens_TD is not None:
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
-            read.units_UD = self._selected(found.tokens_TD, batch)
+            read.units_UD = self._selected(found.tokens_TD, batch, keys_T)
         return read
 
-    def _selected(self, tokens_TD: Tensor, batch: Batch) -> Tensor:
+    def _selected(self, tokens_TD: Tensor, batch: Batch, keys_T: Tensor | None) -> Tensor:
         streams, units_U = active(), batch.units_U
         assert units_U is not None, "the target selects units"
+        if keys_T is not None:
+            return self.dropout(tokens_TD[units_U].float(), keys=keys_T[units_U])
         if streams is None or batch.windows_B is None:
             rows = streams.rows_at(units_U) if streams else None
             return self.dropout(tokens_TD.index_select(0, units_U).float(), rows)

@@ -25,7 +25,7 @@ class Regress(RowsOfLogits):
         return len(batch)
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        return {"labels": self.loss(outputs["logits"], batch.targets["numbers"])}
+        return {"labels": self.loss_of_rows(batch, outputs["logits"], batch.targets["numbers"])}
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         """Return half the squared difference, the divergence of two normal distributions with standard deviation 1."""

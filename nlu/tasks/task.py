@@ -19,7 +19,7 @@ from nlu.config.sentences import counted
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Classes, LabelSet, Number, Relevance, SoftClasses, Target
-from nlu.losses.loss import Loss
+from nlu.losses.loss import Loss, loss_of
 from nlu.metrics.ranking import METRICS as OF_RANKING
 from nlu.metrics.scores import Scorer
 from nlu.metrics.soft import BINARY, OF_LABELS
@@ -102,7 +102,11 @@ class RowsOfLogits(Facts):
         }
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        return {"labels": self.loss(outputs["logits"], batch.targets["labels"])}
+        return {"labels": self.loss_of_rows(batch, outputs["logits"], batch.targets["labels"])}
+
+    def loss_of_rows(self, batch: Batch, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the rows of a batch without its filling."""
+        return loss_of(self.loss, logits, labels, None if batch.filling is None else batch.filling.is_real_N)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return symmetric_kl(first["logits"], second["logits"])

@@ -45,6 +45,7 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import Composite, task_of
 from nlu.tasks.task import Task, undefined
 from nlu.training.batch_search import largest_that_fits, size_of_start
+from nlu.training.compiled import Compiled, eager_because
 from nlu.training.evaluation import NAMED_ROWS, first_sets
 from nlu.training.journal import Inspector, Journal
 from nlu.training.ordering import clock_of, order_of
@@ -258,8 +259,24 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         trainer.ema_decay,
         own,
         trainer.max_loss,
+        compiled=compiled_by(config, model, task, method, ranks),
         detect_anomaly=trainer.detect_anomaly,
     )
+
+
+def compiled_by(config: Run, model: TaskModel, task: Task, method: Method, ranks: Ranks) -> Compiled | None:
+    """Return what computes the passes of trainer.compile=true; None, with a warning, where they run eagerly."""
+    if not config.trainer.compile:
+        return None
+    why = eager_because(model, task, config.data)
+    if not getattr(method, "compiles", False):
+        why = f"method={config.choices['method']} looks into the passes"
+    elif config.trainer.detect_anomaly:
+        why = "trainer.detect_anomaly looks at each operation"
+    if why is None:
+        return Compiled(ranks.device)
+    log.warning("trainer.compile is true, but this run is computed eagerly: %s", why)
+    return None
 
 
 def build_data(

@@ -27,7 +27,8 @@ from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.composite import Composite
-from nlu.tasks.task import Task
+from nlu.tasks.task import Outputs, Task
+from nlu.training.compiled import Compiled
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -105,6 +106,15 @@ class Evaluator:
     """the number of examples of a batch, over all ranks"""
     folder: Path
     """the folder of records while a set is scored"""
+    compiled: Compiled | None = None
+    """what computes outputs in few shapes; None: the model itself does"""
+
+    def outputs(self, batch: Batch) -> Outputs:
+        """Return the outputs of the model for a batch, which is on the host."""
+        with self.precision.autocast(self.ranks.device):
+            if self.compiled is not None:
+                return self.compiled.outputs(self.task, self.model, batch)
+            return self.task.forward(self.model, batch.to(self.ranks.device))
 
 
 @dataclass
@@ -137,9 +147,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
 
     def passed(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
         batch = collate(part, examples_B)
-        with evaluator.precision.autocast(ranks.device):
-            outputs = task.forward(evaluator.model, batch.to(ranks.device))
-        return batch, task.records(part, batch, evaluator.model, outputs)
+        return batch, task.records(part, batch, evaluator.model, evaluator.outputs(batch))
 
     bad: list[int] = []
     with _scoring(evaluator.model):

@@ -26,6 +26,7 @@ from nlu.runs.predictions import write_predictions
 from nlu.search.faults import lost_a_peer
 from nlu.storage.files import write_json
 from nlu.training.auto import GROUP, NAME, with_precision
+from nlu.training.compiled import require_compilable
 from nlu.training.memory import release
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
@@ -278,6 +279,8 @@ def how_to_continue(config: Run, run_dir: Path) -> str:
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     joined = process_group(config.trainer.device, timeout_min=config.trainer.timeout_min)
     with joined as ranks:
+        if config.trainer.compile:
+            require_compilable(ranks.device)
         # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
         # What a run kept that this process has refused before does not belong to this one.

@@ -16,6 +16,7 @@ from nlu.training.meter import Meter, log_window
 from nlu.training.parts import Training
 from nlu.training.passes import Step
 from nlu.training.resuming import save_last
+from nlu.training.warm_up import warm_up
 
 
 @gc_frozen()
@@ -32,6 +33,7 @@ def train(run: Training) -> bool:
     stepper.model.train()
     # A run that starts from the state of another one may have another loss, whose micro-batches stay whole.
     stepper.pieces = 1 if comparing_loss(run.task) else state.pieces
+    warm_up(run)
     run.progress.start(due.total_steps, state.step)
     stepper.phases.start()
     meter, pending, is_stopping = Meter(run), deque[Step](), False

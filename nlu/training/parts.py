@@ -119,6 +119,7 @@ class Training:
             stepper.precision,
             trainer.rows_to_score,
             self.run_dir / "predictions",
+            stepper.compiled,
         )
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:

@@ -11,7 +11,7 @@ Axes: B examples of a micro-batch.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
+from nlu.data.shapes import filled
 from nlu.methods.method import Method, Scale
-from nlu.models.layers.dropout import Noise, drawing_from
+from nlu.models.layers.dropout import Noise, TokenKeys, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
+from nlu.training.compiled import Compiled, CompiledTask, GradientSums
 from nlu.training.memory import is_out_of_memory, release
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
@@ -111,6 +113,7 @@ class Share:
     """The part of a micro-batch that a rank computes."""
 
     batch: Batch
+    """on the host, without filling"""
     is_own: bool
     """False for the placeholder of a rank without rows in the micro-batch, which must contribute nothing"""
 
@@ -130,8 +133,13 @@ class Passes:
     phases: HostPhases
     own: nn.Module | None = None
     """a module that the method trains in addition to the model"""
+    compiled: Compiled | None = None
+    """what computes micro-batches that are filled up to few shapes; None: they have no filling"""
 
     def __post_init__(self) -> None:
+        self.sums = GradientSums(self.trained)
+        """empty unless passes are compiled"""
+        self.computed = cast(Task, CompiledTask(self.task, self.compiled)) if self.compiled else self.task
         self.device = self.ranks.device
         self.weights = self.method.weights(self.task)
         """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
@@ -178,6 +186,7 @@ class Passes:
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""
+        self.sums.give()
         for parameter in self.trained:
             parameter.grad = None
 
@@ -215,6 +224,7 @@ class Passes:
             # Outside of `except`, since the traceback of the error keeps the tensors of the pass.
             release(self.device)
             return None
+        self.sums.give()
         if self.buffers.owners:
             self.buffers.make_equal()
         return self.ranks.sum_gradients(self.trained, totals)
@@ -229,7 +239,11 @@ class Passes:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
         device = self.device
         self.phases.begin("transfer")
-        batch = share.batch.to(device)
+        batch, compiled = share.batch, self.compiled
+        if compiled is not None:
+            compiled.begin()
+            batch = filled(batch, compiled.trained)
+        batch = batch.to(device)
         # A method calls its forward passes in the context `autocast`; what it does beside them is the backward pass.
         self.phases.begin("backward")
         # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
@@ -241,12 +255,18 @@ class Passes:
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
-        streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
+        streams: Noise | TokenKeys | None = None
+        if batch.filling is not None:
+            streams = TokenKeys(self.seed, number, batch.filling)
+        elif device.type == "cpu":
+            streams = Noise(self.seed, number, batch)
         # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
         # What the model records about a placeholder must not reach scalars.tsv.
         with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
-            sums = self.method.backward(self.task, self.model, batch, used, self._forward)
+            sums = self.method.backward(self.computed, self.model, batch, used, self._forward)
+        if compiled is not None:
+            self.sums.take()
         values = torch.stack([sums[name].double() for name in scale])
         return values if share.is_own else torch.zeros_like(values)
 

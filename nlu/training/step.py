@@ -14,6 +14,7 @@ from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import follow, named_parameters, update
 from nlu.tasks.task import Task
 from nlu.training import nonfinite
+from nlu.training.compiled import Compiled
 from nlu.training.journal import Inspector
 from nlu.training.memory import divided, more_pieces
 from nlu.training.nonfinite import detecting
@@ -45,6 +46,8 @@ class Stepper:
     pieces: int = 1
     """the number of parts in which each micro-batch is computed; doubled on all ranks if one of them has too little
     memory"""
+    compiled: Compiled | None = None
+    """what computes passes in few shapes; None: passes are computed operation by operation"""
     detect_anomaly: bool = False
     """whether passes stop at the first operation whose gradient is NaN"""
 
@@ -54,7 +57,7 @@ class Stepper:
         self.phases = phases_on(self.device)
         self.passes = Passes(
             self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases,
-            self.own,
+            self.own, self.compiled,
         )  # fmt: skip
         self.weights = self.passes.weights
         self.is_asynchronous = self.device.type == "cuda"

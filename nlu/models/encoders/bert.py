@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
 from nlu.config.keys import takes
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, Filling
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.bert_layers import CONFIG_KEYS, Embeddings, Layer, resolve_sizes
@@ -27,8 +27,9 @@ from nlu.models.formats.sentence_folder import KEY, after_encoder, finished, req
 from nlu.models.formats.smaller_weights import PRUNED_HEADS, as_written, kept_heads
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.dropout import recomputed
+from nlu.models.layers.dropout import layer_keys, recomputed
 from nlu.models.layers.exact_linear import ACTIVATIONS, Linear, padding_rows, with_rows
+from nlu.models.layers.filled_attention import FilledAttention, mean_of_filled
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 
 MODEL_TYPE = "nlu-bert"
@@ -155,7 +156,8 @@ class Bert(nn.Module):
     def _pool(self, hidden_TD: Tensor, batch: Batch, hidden: list[Tensor]) -> Tensor:
         """Return the vector of each sequence, (S, D); `hidden` as in `Encoded`, if layers are pooled."""
         if self.pooling == "mean":
-            return mean_of_sequences(hidden_TD, batch.lengths)
+            filling = batch.filling
+            return mean_of_filled(hidden_TD, filling) if filling else mean_of_sequences(hidden_TD, batch.lengths)
         if isinstance(self.pooling_module, OVER_TOKENS):
             return self.pooling_module(hidden_TD, batch.lengths)
         if isinstance(self.pooling_module, LayerPooling):
@@ -172,6 +174,8 @@ class Bert(nn.Module):
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
+        if batch.filling is not None:
+            return self._filled(hidden_TD, batch, batch.filling, first_only)
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
@@ -194,11 +198,35 @@ class Bert(nn.Module):
         # With first_only there are at most `tokens` rows.
         return hidden_TD[:tokens]
 
+    def _filled(self, hidden_TD: Tensor, batch: Batch, filling: Filling, first_only: bool) -> Tensor:
+        """Return the result of `_hidden` for a batch with filling, layer by layer in regions that are compiled once."""
+        layers = list(self.encoder["layer"].children())
+        for number in range(self.sizes["layers"]):
+            # Before the first layer stands the dropout of embeddings.
+            keys_T = layer_keys(batch, number + 1, self.training)
+            at_S = batch.starts_S if first_only and number + 1 == self.sizes["layers"] else None
+            hidden_TD = _filled_layer(
+                layers[self.group_of(number)], self.heads_of(number), hidden_TD, filling.slots_SL, filling.lengths_S,
+                filling.slot_T, at_S, keys_T,
+            )  # fmt: skip
+        return hidden_TD
+
     def _initialize(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=self.sizes["initializer_range"])
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
+
+
+@torch.compiler.nested_compile_region
+def _filled_layer(
+    layer: nn.Module, heads: int, hidden_TD: Tensor, slots_SL: Tensor, lengths_S: Tensor, slot_T: Tensor,
+    starts_S: Tensor | None, keys_T: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return what a layer makes of a batch with filling; all layers of the same sizes are compiled once."""
+    attention = FilledAttention(slots_SL, lengths_S, slot_T, heads, keys_T)
+    computed: Tensor = layer(hidden_TD, attention, starts_S, None, keys_T)
+    return computed
 
 
 def require_bert(source: Pretrained) -> None:

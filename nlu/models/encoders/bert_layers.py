@@ -19,7 +19,7 @@ from nlu.data.collate import Batch
 from nlu.models import keys as schemas
 from nlu.models.formats.smaller_weights import pruned_heads_of, wrong_heads
 from nlu.models.layers.attention import Attention
-from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.dropout import Dropout, hashed, layer_keys
 from nlu.models.layers.exact_linear import ACTIVATIONS, IN_PLACE, Linear
 
 CONFIG_KEYS = {
@@ -102,7 +102,7 @@ class Embeddings(nn.Module):
         differ = has_segments and types.num_embeddings > 1
         summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         segments_T = batch.segments_T if differ else torch.zeros_like(batch.segments_T)
-        return self.dropout(self.LayerNorm(summed_TD + types(segments_T)))
+        return self.dropout(self.LayerNorm(summed_TD + types(segments_T)), keys=layer_keys(batch, 0, self.training))
 
 
 class Layer(nn.Module):
@@ -116,14 +116,17 @@ class Layer(nn.Module):
         self.activation, self.in_place = ACTIVATIONS[sizes["activation"]], IN_PLACE[sizes["activation"]]
 
     def forward(
-        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
-    ) -> Tensor:
-        """Return (T, D), or (S, D) for only the tokens at `starts_S`."""
-        hidden = self.attention(hidden_TD, attention, starts_S, see)
+        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None,
+        keys_T: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return (T, D), or (S, D) for only the tokens at `starts_S`; `keys_T`: the random numbers of a compiled
+        step."""
+        keys = keys_T if keys_T is None or starts_S is None else keys_T[starts_S]
+        hidden = self.attention(hidden_TD, attention, starts_S, see, keys)
         inner = self.intermediate["dense"](hidden)
         # In place where nothing needs the input: clearing new memory would take as long.
         activation = self.activation if torch.is_grad_enabled() else self.in_place
-        return self.output(activation(inner), hidden)
+        return self.output(activation(inner), hidden, None if keys is None else hashed(keys + 1))
 
 
 class SelfAttention(nn.Module):
@@ -139,19 +142,21 @@ class SelfAttention(nn.Module):
         self.dropout = sizes["attention_dropout"]
 
     def forward(
-        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
-    ) -> Tensor:
+        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None,
+        keys: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         qkv = self.self["qkv"]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
             qkv_T3D = qkv(hidden_TD)
             if see is not None:
                 see(qkv_T3D)
-            return self.output(attention.self_attention(qkv_T3D, dropout_p), hidden_TD)
+            return self.output(attention.self_attention(qkv_T3D, dropout_p), hidden_TD, keys)
         first_SD = hidden_TD.index_select(0, starts_S)
         # Every token still needs a key and a value, but only the first ones a query.
         query_SD, key_value_T2D = qkv(first_SD, slice(self.inner)), qkv(hidden_TD, slice(self.inner, None))
-        return self.output(attention.first_token_attention(query_SD, key_value_T2D, dropout_p), first_SD)
+        mixed_SD = attention.first_token_attention(query_SD, key_value_T2D, dropout_p)
+        return self.output(mixed_SD, first_SD, keys)
 
 
 class Output(nn.Module):
@@ -163,7 +168,7 @@ class Output(nn.Module):
         self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
-    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, residual: Tensor, keys: Tensor | None = None) -> Tensor:
         # Under autocast the projection has lower precision; the residual stream stays in fp32.
-        projected = self.dropout(self.dense(hidden).to(residual.dtype))
+        projected = self.dropout(self.dense(hidden).to(residual.dtype), keys=keys)
         return self.LayerNorm(projected + residual if torch.is_grad_enabled() else projected.add_(residual))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nlu.config.errors import UserError
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, Filling
 from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
 STEPS = 2**16
@@ -92,16 +92,57 @@ class _Given(ISeedSequence):
         return self._words
 
 
-_active: Noise | None = None
+class TokenKeys:
+    """The random numbers of the passes of a compiled step over a filled batch, computed on its device: functions of
+    (seed, step, pass, example, sequence, position, layer, place), so that they depend on no batch, rank or filling."""
+
+    def __init__(self, seed: int, step: int, filling: Filling):
+        self._begin, self._passes = stable_seed(seed, "dropout", step) % 2**31, 0
+        self._identity_T = filling.identity_T
+
+    def next_pass(self) -> Tensor:
+        """Return a number for each token in the pass that follows; (T,), int32."""
+        self._passes += 1
+        return hashed(hashed(self._identity_T ^ self._begin) + self._passes)
+
+
+def layer_keys(batch: Batch, layer: int, training: bool) -> Tensor | None:
+    """Return a number for each token in a layer of a compiled training step, else None; (T,), int32."""
+    keys_T = batch.filling.keys_T if batch.filling is not None and training else None
+    return None if keys_T is None else hashed(keys_T + layer)
+
+
+def hashed(bits: Tensor) -> Tensor:
+    """Return a hash of each number, int32: lowbias32 of C. Wellons (https://nullprogram.com/blog/2018/07/31/)."""
+    # Shifts of int32 keep the sign, which the masks cut off; products wrap around.
+    bits = (bits ^ (bits >> 16 & 0xFFFF)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
+    return bits ^ (bits >> 16 & 0xFFFF)
+
+
+def dropped(input: Tensor, probability: float, keys: Tensor) -> Tensor:
+    """Return the input with elements zeroed by `keys`, int32, one for each row along the last axis."""
+    columns = torch.arange(input.shape[-1], dtype=torch.int32, device=input.device)
+    # Numbers of columns are spread over all bits, since keys of neighbours may differ in the last ones only.
+    bits = hashed(keys[..., None] ^ hashed(columns))
+    return torch.where((bits & STEPS - 1) >= round(probability * STEPS), input / (1 - probability), 0.0)
+
+
+_active: Noise | TokenKeys | None = None
 
 
 def active() -> Noise | None:
-    """Return the streams from which layers draw now; None: torch's generator."""
-    return _active
+    """Return the streams from which layers draw now; None: torch's generator, or the keys of a compiled step."""
+    return _active if isinstance(_active, Noise) else None
+
+
+def next_pass() -> Tensor | None:
+    """Return the `TokenKeys` of the pass that follows in a compiled step, else None."""
+    return _active.next_pass() if isinstance(_active, TokenKeys) else None
 
 
 @contextmanager
-def drawing_from(noise: Noise | None) -> Iterator[None]:
+def drawing_from(noise: Noise | TokenKeys | None) -> Iterator[None]:
     """Make layers draw from these streams inside the block."""
     global _active
     before, _active = _active, noise
@@ -118,9 +159,12 @@ class Dropout(nn.Module):
         super().__init__()
         self.probability = probability
 
-    def forward(self, input: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """`rows`: the number of input rows of each sequence; None: a row for each token, or one for each sequence."""
-        return dropout(input, self.probability, rows) if self.training else input
+    def forward(self, input: Tensor, rows: Sequence[int] | None = None, keys: Tensor | None = None) -> Tensor:
+        """`rows`: the number of input rows of each sequence; None: a row for each token, or one for each sequence;
+        `keys`: those of the rows in a compiled step."""
+        if not (self.training and self.probability):
+            return input
+        return dropout(input, self.probability, rows) if keys is None else dropped(input, self.probability, keys)
 
 
 def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
@@ -131,10 +175,10 @@ def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None
     """
     if not probability:
         return input
-    if _active is None or input.device.type != "cpu":
+    if (noise := active()) is None or input.device.type != "cpu":
         return F.dropout(input, probability)
     width = input.numel() // max(1, len(input))
-    bits = _active.bits([each * width for each in rows or _active.rows(len(input))], first)
+    bits = noise.bits([each * width for each in rows or noise.rows(len(input))], first)
     # The largest number keeps an element.
     bits = np.pad(bits, (0, input.numel() - len(bits)), constant_values=STEPS - 1)
     return input * _mask(bits, probability, input.dtype).view(input.shape)

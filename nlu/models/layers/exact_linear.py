@@ -76,8 +76,8 @@ class Tied(Linear):
 def product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """Return rows W' + b, (R, O), in the precision of autocast. On a CPU the bits of a row do not depend on the other
     rows. Rows may have several axes."""
-    # A traced graph is for any number of rows.
-    if rows_RI.device.type != "cpu" or torch.jit.is_tracing():
+    # A traced graph is for any number of rows, a compiled one for few shapes.
+    if rows_RI.device.type != "cpu" or torch.jit.is_tracing() or torch.compiler.is_compiling():
         return F.linear(rows_RI, weight_OI, bias_O)
     if rows_RI.dim() > 2:
         return product(rows_RI.flatten(0, -2), weight_OI, bias_O).unflatten(0, rows_RI.shape[:-1])

@@ -1,0 +1,168 @@
+"""Batches of few shapes, so that a compiled step sees the same ones again and again.
+
+A packed batch has few dimensions. Each is rounded up to that of a shape, by rows of filling behind the real ones: no
+real token attends to filling, and filling counts in no loss and in no score.
+
+Axes: T tokens, S sequences, L the longest sequence of a shape, B examples, U units, P batches that are known, K
+sequences of an example.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.data.collate import Batch, Filling
+from nlu.data.seeds import GOLDEN, mixed
+
+SHAPES = 24
+"""the most shapes of a run that trains and scores"""
+STEP = 16
+"""tokens of a shape are a multiple of this, and of a sixteenth of the power of two below them"""
+SLOT_COST = 0.1
+"""time of a slot of attention, sequences times the longest, in times of a token in the layers around it"""
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """The dimensions of a batch, or the least that hold it."""
+
+    tokens: int
+    sequences: int
+    longest: int
+    units: int
+    """0 if the batch has none"""
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Shape":
+        """Return the dimensions of a batch."""
+        return cls(batch.num_tokens, batch.num_sequences, batch.lengths[-1], batch.num_units)
+
+    def holds(self, other: "Shape") -> bool:
+        """Return whether a batch of the other dimensions fits."""
+        return all(getattr(self, each.name) >= getattr(other, each.name) for each in fields(self))
+
+    def rounded(self) -> "Shape":
+        """Return a shape that holds this one and others of about its size."""
+        step = max(STEP, 2 ** (self.tokens.bit_length() - 5))
+        # Two and not one: a compiler treats a dimension of 1 as a constant.
+        units = self.units and max(2, _up(self.units, max(1, step // 4)))
+        return Shape(_up(self.tokens, step), max(2, self.sequences), _up(self.longest, 8), units)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+class Shapes:
+    """The shapes to which the batches of a run are filled up."""
+
+    def __init__(self, known: Sequence[Shape] = (), most: int = SHAPES):
+        """`known`: the dimensions of the batches that will come, as far as they are known; `most`: shapes for them."""
+        self.shapes = sorted(planned(known, most)) if known else []
+
+    def of(self, own: Shape) -> Shape:
+        """Return the smallest shape that holds a batch. One that none holds, and that was not known, gets its own."""
+        found = next((shape for shape in self.shapes if shape.holds(own)), None)
+        if found is None:
+            insort(self.shapes, found := own.rounded())
+        return found
+
+
+def planned(known: Sequence[Shape], most: int) -> list[Shape]:
+    """Return at most so many shapes, each batch in the smallest that holds it, with the least filling in all.
+
+    Batches are divided into neighbours in the order of their tokens, or of their longest sequence where batches have
+    about equal tokens, by dynamic programming; the order that costs less is taken.
+    """
+    counted: dict[Shape, int] = {}
+    for shape in known:
+        counted[shape.rounded()] = counted.get(shape.rounded(), 0) + 1
+    orders = [sorted(counted, key=lambda shape: (getattr(shape, first), shape)) for first in ("tokens", "longest")]
+    return min((_divided(order, [counted[each] for each in order], most) for order in orders), key=lambda one: one[0])[
+        1
+    ]
+
+
+def _divided(order: list[Shape], counts: list[int], most: int) -> tuple[float, list[Shape]]:
+    """Return the cost of the best division of batches into at most so many groups of neighbours, and their shapes."""
+    sizes_P4 = np.array([[each.tokens, each.sequences, each.longest, each.units] for each in order])
+    counts_P, size = np.array(counts), len(order)
+    # best[i]: the cost of the first i, and the group that each division ends with.
+    best = np.full((most + 1, size + 1), np.inf)
+    best[0, 0] = 0
+    begins = np.zeros((most + 1, size + 1), np.int64)
+    for end in range(1, size + 1):
+        # The shape of a group from each beginning up to `end`.
+        largest_P4 = np.maximum.accumulate(sizes_P4[:end][::-1])[::-1]
+        batches_P = np.cumsum(counts_P[:end][::-1])[::-1]
+        cost_P = batches_P * (largest_P4[:, 0] + SLOT_COST * largest_P4[:, 1] * largest_P4[:, 2])
+        for groups in range(1, most + 1):
+            all_P = best[groups - 1, :end] + cost_P
+            begins[groups, end] = all_P.argmin()
+            best[groups, end] = all_P[begins[groups, end]]
+    groups, end = int(best[:, size].argmin()), size
+    cost, shapes = float(best[groups, size]), []
+    while end:
+        begin = int(begins[groups, end])
+        shapes.append(Shape(*sizes_P4[begin:end].max(0).tolist()))
+        groups, end = groups - 1, begin
+    return cost, shapes
+
+
+def filled(batch: Batch, shapes: Shapes) -> Batch:
+    """Return a batch with filling up to one of the shapes; its attributes on the host are those of `batch`.
+
+    Every row of filling refers to the first token of the batch, so what is computed from it is finite.
+    """
+    sides, shape = len(batch.sequences_KB), shapes.of(Shape.of(batch))
+    tokens, sequences = shape.tokens, _up(shape.sequences, sides)
+    examples = sequences // sides
+    lengths_S = np.zeros(sequences, np.int64)
+    lengths_S[: batch.num_sequences] = batch.lengths
+    starts_S = _with_rows(batch.starts_S, sequences)
+    # Where the tokens of each sequence stand; behind its end any token, which attention ignores.
+    slots_SL = (starts_S[:, None] + torch.arange(shape.longest)).clamp_max(tokens - 1)
+    real_SL = np.arange(shape.longest) < lengths_S[:, None]
+    slot_T = np.full(tokens, -1)
+    slot_T[: batch.num_tokens] = np.flatnonzero(real_SL)
+    is_unit = batch.units_U is not None
+    rows = shape.units if is_unit else examples
+    real_rows = batch.num_units if is_unit else len(batch)
+    filling = Filling(
+        slots_SL,
+        torch.from_numpy(lengths_S),
+        torch.from_numpy(slot_T),
+        torch.from_numpy(np.arange(rows) < real_rows),
+        torch.from_numpy(_identities(batch, tokens)),
+        real_rows,
+    )
+    return replace(
+        batch,
+        tokens_T=_with_rows(batch.tokens_T, tokens),
+        segments_T=_with_rows(batch.segments_T, tokens),
+        positions_T=_with_rows(batch.positions_T, tokens),
+        starts_S=starts_S,
+        sequences_KB=_with_rows(batch.sequences_KB.T, examples).T.contiguous(),
+        units_U=None if batch.units_U is None else _with_rows(batch.units_U, shape.units),
+        targets={name: _with_rows(values, rows) for name, values in batch.targets.items()},
+        filling=filling,
+    )
+
+
+def _with_rows(values: Tensor, rows: int) -> Tensor:
+    """Return values with rows of zeros up to so many."""
+    return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
+
+
+def _identities(batch: Batch, tokens: int) -> np.ndarray:
+    """Return a hash of each token's example, sequence and position, which decides its random numbers; (T,), int32."""
+    place_S, number_S = batch.origin_S()
+    state_S = mixed(mixed(batch.examples_B[place_S].astype(np.uint64)) ^ number_S.astype(np.uint64))
+    state_T = np.repeat(state_S, batch.lengths) + batch.positions_T.numpy().astype(np.uint64) * GOLDEN
+    found_T = np.zeros(tokens, np.int32)
+    found_T[: batch.num_tokens] = (mixed(state_T) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+    return found_T
