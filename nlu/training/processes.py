@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
-from operator import itemgetter
 from pathlib import Path
-from typing import Final, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -103,11 +101,8 @@ def _work_together(work: Work, workers: list[Placement], keep: Keep = lambda end
 class _Workers:
     def __init__(self, work: Work, workers: list[Placement], meeting: str):
         self._is_asked = self._is_killed = False
-        self._is_ended = False
-        """whether this process has ended the others after one of them"""
-        self._is_known = False
-        self._cause: Exception | str | None = None
-        """why the first process ended that failed; None if that was rank 0, which has kept it, or is not known"""
+        self._causes: list[tuple[Exception | str, bool]] = []
+        """why workers failed by themselves, the first one first, and whether the process of rank 0 has kept that"""
         # A fork would copy threads' locks and CUDA's state, which do not work in a child.
         context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
@@ -152,78 +147,68 @@ class _Workers:
                     self._keep_reason(keep)
 
     def _keep_reason(self, keep: Keep) -> None:
-        first = self._processes[self._ranks.index(0)]
-        if self._cause is not None and not stopping.received():
-            keep(self._cause)
-        elif stopping.received() and first.exitcode is not None and first.exitcode < 0:
-            keep(None)
+        status = self._processes[self._ranks.index(0)].exitcode
+        if stopping.received():
+            if status is not None and status < 0:
+                keep(None)
+        elif self._causes and not self._causes[0][1]:
+            keep(self._causes[0][0])
 
     def _wait(self) -> int:
-        sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
-        reports = {report: number for number, report in enumerate(self._reports)}
-        statuses: dict[int, int | None] = {}
-        reported: dict[int, Exception | None] = {}
-        failed: list[int] = []
-        while sentinels or reports:
+        waiting: dict[Any, int] = {report: number for number, report in enumerate(self._reports)}
+        waiting |= {process.sentinel: number for number, process in enumerate(self._processes)}
+        statuses: list[int] = []
+        errors: list[Exception] = []
+        while waiting:
             # Reports are read while workers run: a long one fills its pipe, and its worker waits until it is read.
-            for ready in wait([*sentinels, *reports]):
-                if isinstance(ready, Connection):
-                    if (report := _received(ready)) is _SAVED:
-                        stopping.tell_saved()
-                        continue
-                    number = reports.pop(ready)
-                    self._note_cause(number, report.cause if isinstance(report, _Failure) else report)
+            for ready in wait(list(waiting)):
+                if not isinstance(ready, Connection):
+                    self._end(waiting.pop(ready), statuses)
+                elif (report := _received(ready)) == SAVED:
+                    stopping.tell_saved()
+                else:
+                    number = waiting.pop(ready)
                     if isinstance(report, _Failure):
-                        self._print(report, number, is_first=not failed)
-                        failed.append(number)
-                    reported[number] = report.error if isinstance(report, _Failure) else report
-                    continue
-                number = sentinels.pop(ready)  # type: ignore[arg-type]  # multiprocessing types sentinels widely
-                # The pipe of a sentinel closes a moment before the exit status is available.
-                self._processes[number].join()
-                status = statuses[number] = self._processes[number].exitcode
-                # The others would wait for it in their next collective.
-                if status not in (0, *stopping.STOPPED):
-                    if not (self._is_ended or stopping.received()) and status is not None and status < 0:
-                        self._say_killed(number, -status)
-                    self._is_ended = True
-                    self._kill()
-        if stopping.received() and (self._is_killed or any(one in stopping.STOPPED for one in statuses.values())):
+                        self._print(report, self._ranks[number])
+                        report = report.error
+                    elif report is not None:
+                        self._causes.append((report, self._ranks[number] == 0))
+                    errors += [] if report is None else [report]
+        if stopping.received() and (self._is_killed or any(one in stopping.STOPPED for one in statuses)):
             return stopping.exit_code()
-        errors = [error for _, error in sorted(reported.items(), key=itemgetter(0)) if error is not None]
-        if faults := [error for error in errors if not isinstance(error, UserError)]:
-            raise faults[0]
         if errors:
-            raise errors[0]
-        return next((abs(status) for status in statuses.values() if status), 0)
+            # A full disk or a lost process before what another one says of the configuration.
+            raise min(errors, key=lambda error: isinstance(error, UserError))
+        return next((abs(status) for status in statuses if status), 0)
 
-    def _print(self, failure: "_Failure", number: int, *, is_first: bool) -> None:
-        """Print the whole traceback of the first worker that failed."""
-        rank = self._ranks[number]
+    def _end(self, number: int, statuses: list[int]) -> None:
+        """Add the status of a worker that has ended; if it failed, the others would wait for it, and are ended."""
+        process, rank = self._processes[number], self._ranks[number]
+        # The pipe of a sentinel closes a moment before the exit status is available.
+        process.join()
+        status = process.exitcode or 0
+        if status not in (0, *stopping.STOPPED):
+            is_first = not any(one not in (0, *stopping.STOPPED) for one in statuses)
+            if status < 0 and is_first and not stopping.received():
+                who = f"rank {rank} (process {process.pid})" if len(self._ranks) > 1 else f"process {process.pid}"
+                why = ", as when the machine runs out of memory" if status == -signal.SIGKILL else ""
+                said = f"{who} was ended by {signal.Signals(-status).name}{why}; a run continues with resume=auto"
+                self._causes.append((said, False))
+                _say(f"error: {said}")
+            self._kill()
+        statuses.append(status)
+
+    def _print(self, failure: "_Failure", rank: int) -> None:
+        """Print the traceback of the first worker that failed, or that one has lost another."""
         if isinstance(failure.error, ProcessLost):
             # Where this one waited does not matter.
             return _say(f"rank {rank}: {failure.error}")
-        if not is_first:
-            return
-        if len(self._ranks) > 1:
-            _say(f"rank {rank} failed:")
-        sys.stderr.write(failure.trace)
-        sys.stderr.flush()
-
-    def _note_cause(self, number: int, cause: Exception | str | None) -> None:
-        # One that lost another process is not the cause.
-        if cause is not None and not isinstance(cause, ProcessLost) and not self._is_known:
-            self._is_known = True
-            self._cause = cause if self._ranks[number] else None
-
-    def _say_killed(self, number: int, by: int) -> None:
-        """Print and keep that a worker was ended by a signal, which nobody else reports."""
-        process = f"process {self._processes[number].pid}"
-        who = f"rank {self._ranks[number]} ({process})" if len(self._ranks) > 1 else process
-        why = ", as when the machine runs out of memory" if by == signal.SIGKILL else ""
-        said = f"{who} was ended by {signal.Signals(by).name}{why}; a run continues with resume=auto"
-        self._is_known, self._cause = True, said
-        _say(f"error: {said}")
+        if not self._causes:
+            if len(self._ranks) > 1:
+                _say(f"rank {rank} failed:")
+            sys.stderr.write(failure.trace)
+            sys.stderr.flush()
+        self._causes.append((failure.trace, rank == 0))
 
     def _pass_on(self, number: int) -> None:
         if self._is_asked and number == signal.SIGINT:
@@ -243,11 +228,7 @@ class _Workers:
                 process.kill()
 
 
-class _Report(Enum):
-    SAVED = "saved"
-
-
-_SAVED: Final = _Report.SAVED
+SAVED = "saved"
 """the report of a worker that was asked to stop, before it ends"""
 
 
@@ -259,17 +240,13 @@ class _Failure:
     error: Exception | None
     """what the command needs to know of it, to tell a full disk or a lost process from a bug"""
 
-    @property
-    def cause(self) -> Exception | str:
-        return self.error if isinstance(self.error, ProcessLost) else self.trace
-
 
 def _say(line: str) -> None:
     print(f"nlu: {line}", file=sys.stderr, flush=True)
 
 
-def _received(report: Connection) -> "_Report | _Failure | Exception | None":
-    """Return what a worker reported: `_SAVED`, the error with which it ended, or None if it ended without a report."""
+def _received(report: Connection) -> Any:
+    """Return what a worker reported: SAVED, the error with which it ended, or None if it ended without a report."""
     try:
         return report.recv()
     except EOFError:
@@ -287,41 +264,31 @@ def _work(
     os.environ.update(environment)
     sys.argv = argv
     trust({"trusted_packages": trusts})
-    try:
-        with stopping.listening(), stopping.told_when_saved(partial(report.send, _SAVED)):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(INTERRUPT, lambda *_: stopping.receive(signal.SIGINT))
-            _report_errors(report, work)
-    except Exception as error:
-        _fail(report, error)
-
-
-def _report_errors(report: Connection, work: Work) -> None:
-    try:
-        # Only now: a signal that came before is delivered here, within the block that turns it into a status.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_WORKERS)
-        _leave(work())
-    except KeyboardInterrupt as error:
-        _leave(stopping.exit_code(error))
-    except UserError as error:
-        report.send(error)
-        _leave(EXIT_USER_ERROR)
-    except OSError as error:
-        # A copy, since the error itself may hold what cannot be sent.
-        _fail(report, error, OSError(error.errno, error.strerror, error.filename))
-    except RuntimeError as error:
-        if not lost_a_peer(error):
-            raise
-        # If a worker of this machine has failed, this one is ended meanwhile.
-        time.sleep(LOST_PEER_S)
-        _fail(report, error, ProcessLost(str(error)))
-
-
-def _fail(report: Connection, error: Exception, told: Exception | None = None) -> NoReturn:
-    """Report an error and end this process; `told` is what the command needs to know of it."""
-    # As text without secrets, which an error may hold.
-    report.send(_Failure(traceback_of(error), told))
-    _leave(1)
+    with stopping.listening(), stopping.told_when_saved(partial(report.send, SAVED)):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(INTERRUPT, lambda *_: stopping.receive(signal.SIGINT))
+        try:
+            # Only now: a signal that came before is delivered here, where it becomes a status.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_WORKERS)
+            status = work()
+        except KeyboardInterrupt as error:
+            status = stopping.exit_code(error)
+        except UserError as error:
+            report.send(error)
+            status = EXIT_USER_ERROR
+        except Exception as error:
+            told: Exception | None = None
+            if isinstance(error, OSError):
+                # A copy, since the error itself may hold what cannot be sent.
+                told = OSError(error.errno, error.strerror, error.filename)
+            elif lost_a_peer(error):
+                # If a worker of this machine has failed, this one is ended meanwhile.
+                time.sleep(LOST_PEER_S)
+                told = ProcessLost(str(error))
+            # As text without secrets, which an error may hold.
+            report.send(_Failure(traceback_of(error), told))
+            status = 1
+        _leave(status)
 
 
 def _leave(status: int) -> NoReturn:
