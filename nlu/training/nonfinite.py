@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.sentences import counted
+from nlu.config.sentences import listed
 from nlu.data.examples import Examples
 from nlu.methods.method import Scale
 from nlu.optim.optimizer import named_parameters
@@ -101,13 +101,12 @@ class _Search:
             if not any(flags):
                 continue
             self.first = self.first or (micro, flags.index(1.0))
-            most = int(max(ranks.all_on_host(float(len(examples_B)))))
-            single: list[int] = []
-            for row in range(most):
-                # Some modules, such as batch norm, refuse a single row.
-                with suppress(ValueError):
-                    single += [] if self._is_finite(examples_B[row : row + 1], micro) else [row]
             if is_bad:
+                single: list[int] = []
+                for row in range(len(examples_B)):
+                    # Some modules, such as batch norm, refuse a single row.
+                    with suppress(ValueError):
+                        single += [] if self._is_finite(examples_B[row : row + 1], micro) else [row]
                 # None may be at fault by itself.
                 found += examples_B[single].tolist() or examples_B.tolist()
         return found
@@ -168,7 +167,7 @@ class _Search:
         passes = self.passes
         parameters = dict(named_parameters(passes.model, passes.own))
         if bad := [name for name, one in parameters.items() if not _is_finite(one)]:
-            return f"in the weights from before the step: {_first_of(bad)}"
+            return f"in the weights from before the step: {listed(bad, 1)}"
         sums = passes.backward(share, self.scale, self.number, micro).tolist()
         terms = [name for name, total in zip(self.scale, sums, strict=True) if not math.isfinite(total)]
         term = f", term {', '.join(terms)}" if terms and len(sums) > 1 else ""
@@ -183,7 +182,7 @@ class _Search:
             return f"in the loss ({type(getattr(task, 'loss', task)).__name__}){term}"
         # Gradients come from the end of the model, so its last parameters get theirs first.
         if bad := [name for name, one in parameters.items() if one.grad is not None and not _is_finite(one.grad)]:
-            return f"in the backward pass, in the gradient of {_first_of(bad[::-1])}"
+            return f"in the backward pass, in the gradient of {listed(bad[::-1], 1)}"
         return "in no module when repeated: the norm of finite gradients overflows, or the pass is not reproducible"
 
 
@@ -204,10 +203,6 @@ def _watching(model: nn.Module) -> Iterator[None]:
         for name, module in model.named_modules():
             stack.callback(module.register_forward_hook(partial(look, name)).remove)
         yield
-
-
-def _first_of(names: list[str]) -> str:
-    return f"{names[0]} and {counted(len(names) - 1, 'other parameter')}" if names[1:] else names[0]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -233,10 +228,7 @@ def _text(value: Any) -> str:
 def named(found: list[int], every: list[int]) -> str:
     """Return the found rows among every row of a step, in words, both sorted; every row if none was found."""
     rows = found or every
-    if len(rows) == len(every) > SHOWN_ROWS:
-        return f"all {len(rows):,} rows"
-    more = f" and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
-    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN_ROWS]))}{more}"
+    return f"row{'s' * (len(rows) > 1)} {listed([*map(str, rows)], SHOWN_ROWS)}"
 
 
 @contextmanager

@@ -101,8 +101,8 @@ def test_the_last_parameter_whose_gradient_is_nan_is_named(config: Run, token: i
     error = failed(with_bad(config, token, "activation", "backward"), tmp_path / "run")
     assert f"the gradient norm is nan at step {step_of(tmp_path / 'run') + 1}, row {ROW} of train;" in error.summary
     # The function comes behind it: what is behind the function has a finite gradient.
-    name, others = f"backbone.{LAYER}.intermediate.dense.bias", "12 other parameters"
-    assert error.problems == [f"first in the backward pass, in the gradient of {name} and {others}", TEXT]
+    name = f"backbone.{LAYER}.intermediate.dense.bias"
+    assert error.problems == [f"first in the backward pass, in the gradient of {name}, ...", TEXT]
     assert "trainer.detect_anomaly=true names the operation" in error.remedy
 
 
@@ -189,8 +189,8 @@ def test_weights_that_were_broken_before_are_named_first(config: Run, trained: P
 
 @pytest.mark.parametrize(
     ("found", "of", "words"),
-    [([3], 9, "row 3"), ([3, 5], 9, "rows 3, 5"), ([], 8, "rows 1, 2, 3, 4, 5, 6, 7, 8"), ([], 9, "all 9 rows"),
-     ([], 1234, "all 1,234 rows"), (list(range(1, 10)), 10, "rows 1, 2, 3, 4, 5, 6, 7, 8 and 1 more")],
+    [([3], 9, "row 3"), ([3, 5], 9, "rows 3, 5"), ([], 8, "rows 1, 2, 3, 4, 5, 6, 7, 8"),
+     (list(range(1, 10)), 10, "rows 1, 2, 3, 4, 5, 6, 7, 8, ...")],
 )  # fmt: skip
 def test_eight_rows_at_most_are_named_one_by_one(found: list[int], of: int, words: str) -> None:
     assert named(found, list(range(1, of + 1))) == words

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 from nlu.config.addresses import is_object, parse_reference
@@ -163,12 +162,9 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     # A TF1 checkpoint is named by the common prefix of its files.
     if "://" not in location and Path(f"{prefix}.index").is_file():
         return Pretrained(reference, prefix, read_config(prefix.parent), key)
-    if "://" not in location and not prefix.exists():
-        _require_kept(reference, prefix, key)
     path = fetch(location, what=key)
     weights = _weights_at(path) or _weights_at(path / "checkpoints" / "best-1")
     if weights is None:
-        _require_kept(reference, path, key)
         raise CheckpointError(
             f"{key} is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
             f"give {KINDS}, or null for random initialization"
@@ -180,30 +176,6 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
             raise _damaged(key, reference, weights, error) from error
         return Pretrained(reference, weights, read_config(folder), key, folder)
     return Pretrained(reference, weights, read_config(weights.parent), key)
-
-
-def _require_kept(reference: str, path: Path, key: str) -> None:
-    """Raise CheckpointError with the reason if a path is that of a run which kept no checkpoint, or in it."""
-    if (reason := _why_none_kept(path)) is not None:
-        raise CheckpointError(
-            f"{key} is {reference!r}, but the run kept no checkpoint: {reason}; train it again with trainer.save=true, "
-            "or give another run"
-        )
-
-
-def _why_none_kept(path: Path) -> str | None:
-    """Return why a run kept no checkpoint, from its result.json or its configuration; None for any other folder."""
-    # RUN/best and RUN/last name folders in checkpoints/.
-    for folder in (path, *path.parents[:2]):
-        try:
-            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-            if not config["trainer"].get("save", True):
-                return "its trainer.save is false"
-            best = json.loads((folder / "result.json").read_text(encoding="utf-8"))["best"]
-            return None if best is None else best.get("no_checkpoint")
-        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-            continue
-    return None
 
 
 def _weights_at(path: Path) -> Path | None:

@@ -14,8 +14,6 @@ Axes: V tokens of the vocabulary, N words with an output, D width of the encoder
 """
 
 import gzip
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
@@ -27,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from nlu.config.addresses import Reference
 from nlu.config.errors import CheckpointError, DataError, UserError
 from nlu.config.sentences import counted
 from nlu.data.arrays import flatten
@@ -44,7 +41,7 @@ from nlu.models.formats.nano_e5 import is_nano_e5
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained, run_part
 from nlu.models.heads.linear import LinearHead
 from nlu.models.task_model import TaskModel
-from nlu.storage.cache import Entry, file_digest
+from nlu.storage.cache import file_digest
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)
@@ -99,7 +96,7 @@ def vectors_of_words(
     numbers, words = zip(*sorted((number, word) for word, number in vocabulary.items()), strict=True)
     tokens = _tokens_of(words, tokenizer)
     found = [(number, own) for number, own in zip(numbers, tokens, strict=True) if own]
-    outputs_ND = _kept(source, encoder.eval(), tokenizer, [own for _, own in found], progress)
+    outputs_ND = _outputs(encoder.eval(), tokenizer, [own for _, own in found], progress)
     yield from zip((number for number, _ in found), principal_components(outputs_ND, width), strict=True)
 
 
@@ -125,29 +122,6 @@ def _tokens_of(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     return [
         [known[word]] if word in known else own[:MAX_TOKENS].tolist() for word, own in zip(words, split, strict=True)
     ]
-
-
-def _kept(
-    source: Pretrained, encoder: Bert, tokenizer: Tokenizer, tokens: list[list[int]], progress: Progress
-) -> np.ndarray:
-    """Return what `_outputs` returns, from the cache if another run on this machine has computed it, such as a seed."""
-
-    def written(folder: Path) -> Path:
-        np.save(folder / "outputs.npy", _outputs(encoder, tokenizer, tokens, progress))
-        return folder / "outputs.npy"
-
-    weights = hashlib.sha256()
-    for name, value in sorted(encoder.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(value.numpy().tobytes())
-    around = tokenizer.single
-    # Equal weights compute something else with other heads, or another activation.
-    read = hashlib.sha256(json.dumps([tokens, around.before, around.after, encoder.settings()]).encode())
-    # Another number of threads may round differently.
-    machine = f"{torch.__version__} {torch.get_num_threads()}"
-    entry = Entry.of("word_outputs", weights.hexdigest(), read.hexdigest(), machine)
-    found: np.ndarray = np.load(entry.computed(Reference(source.reference, "", None, "the outputs of"), written))
-    return found
 
 
 @torch.inference_mode()
