@@ -24,7 +24,6 @@ from nlu.storage.archives import unpacked
 from nlu.storage.locations import files_like, is_pattern
 
 SAID = "as given"
-FILES = "nlu.data.dataset.Files"
 SAMPLED_ROWS, ROWS_OF_TAGS = 1000, 200
 PAIRS = (
     ("text_a", "text_b"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
