@@ -117,6 +117,11 @@ def built(config: Any) -> Any:
     return run
 
 
+def require_compiled(run: Any, compiled: bool) -> None:
+    """Raise AssertionError if a side that is to be compiled computes eagerly, of which a run only warns."""
+    assert not compiled or run.stepper.compiled is not None, "nlu computes this run eagerly"
+
+
 def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch

@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -313,10 +314,14 @@ def run_parts(
         yield status == 0 and not left_out
 
 
-def page(rows: list[Row], sentences: list[str], where: str, command: str) -> str:
+def page(rows: list[Row], sentences: list[str], where: str, device: str) -> str:
     """Return what was found as a page, which the site of the docs takes without a link to it."""
+    command = shlex.join(["python", "benchmarks/cuda.py", *sys.argv[1:]])
     head = f"`{command}` at {commit()}, {datetime.now(UTC):%Y-%m-%d}, on {where}; {versions()}."
-    ratios = "Ratios are how many times better ours is, from medians of alternating turns."
+    ratios = {
+        "cuda": "Ratios are how many times better ours is, from medians of alternating turns; each cache was empty.",
+        "cpu": "Sizes are tiny: this shows that every part runs, and its figures say nothing of speed.",
+    }[device]
     listed = "".join(f"- {sentence}\n" for sentence in sentences)
     return f"---\norphan: true\n---\n# CUDA\n\n{head} {ratios}\n\n{markdown(rows)}\n{listed}"
 
@@ -340,7 +345,6 @@ def main() -> None:
         print("there is no C compiler (CC, cc or gcc), without which torch.compile fails")
     print(f"{device}; {versions()}; C compiler: {compiler}", flush=True)
     path = arguments.write or (PAGE if arguments.device == "cuda" and arguments.parts == PARTS else None)
-    command = " ".join(["python benchmarks/cuda.py", *sys.argv[1:]])
 
     chosen = {name: part for name, part in parts_of(arguments.device).items() if name in arguments.parts}
     with tempfile.TemporaryDirectory(prefix="nlu-cuda-") as name:
@@ -352,7 +356,7 @@ def main() -> None:
             well &= passed
             # After each part, since all of this may be ended from without.
             if path is not None:
-                path.write_text(page(rows, sentences, device, command), encoding="utf-8")
+                path.write_text(page(rows, sentences, device, arguments.device), encoding="utf-8")
     print("\n" + markdown(rows) + "\n" + "\n".join(sentences))
     sys.exit(0 if well else 1)
 

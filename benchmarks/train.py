@@ -19,12 +19,12 @@ faster of two shapes is the machine's limit.
 
 import argparse
 import multiprocessing
-import os
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 from afqmc import (
@@ -36,6 +36,7 @@ from afqmc import (
     options,
     peer_arguments,
     peer_model,
+    require_compiled,
     rows_for_peer,
     silent,
     stored_set,
@@ -57,6 +58,10 @@ MAX_LENGTH = 128
 LOADERS = 4
 """processes of the peer that make batches for a device"""
 ENDLESS = 1_000_000_000
+LONGEST = 10_000
+"""steps of nlu's side, more than are taken: a compiled run looks at batches of all of it before it begins"""
+SHOWN = 4000
+"""characters of what a run that ends by itself has said at last"""
 
 
 class Pacer(Protocol):
@@ -111,16 +116,16 @@ def native(
     compiled: bool = False,
 ) -> None:
     """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns."""
-    pacer = pacer_of(turns, size, steps, device)
-    paced_command(pacer, training_overrides(size, batch_size, device, precision, compiled=compiled), threads)
+    overrides = training_overrides(size, batch_size, device, precision, compiled=compiled)
+    paced_command(pacer_of(turns, size, steps, device), overrides, threads)
 
 
 def training_overrides(size: str, batch_size: int, device: str, precision: str, *, compiled: bool) -> list[str]:
-    """Return the overrides of an endless run of a size."""
+    """Return the overrides of a run of a size that is longer than all turns."""
     return [
         *native_overrides(size), *(["trainer.compile=true"] if compiled else []),
         f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
-        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
+        f"trainer.max_duration={LONGEST}st", "trainer.eval_interval=0", "trainer.save_interval=0",
     ]  # fmt: skip
 
 
@@ -134,6 +139,7 @@ def paced_command(pacer: Pacer, overrides: list[str], threads: int) -> None:
         train = single.train
 
         def paced(run: Any) -> Any:
+            require_compiled(run, "trainer.compile=true" in overrides)
             take_step = run.stepper.step
             done = 0
 
@@ -153,9 +159,13 @@ def paced_command(pacer: Pacer, overrides: list[str], threads: int) -> None:
 
         # The command itself runs, with its own loop; only the method of one step is wrapped, to count and to wait.
         single.train = paced
-        # What the run shows would stand between the rows of the benchmark.
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-            return command.main(composed)
+        # What the run shows would stand between the rows of the benchmark, unless it says why it has failed.
+        with TemporaryFile("w+") as shown:
+            with redirect_stdout(shown), redirect_stderr(shown):
+                status = command.main(composed)
+            shown.seek(0)
+            print(shown.read()[-SHOWN:], file=sys.stderr)
+            return status
 
     as_command(work, overrides, threads)
 

@@ -84,12 +84,12 @@ def test_what_a_device_runs_is_composed_with_tiny_sizes_on_a_cpu(
             kill = script("kill")
             arguments = kill.options().parse_args(words[1:])
             _, _, _, *overrides = kill.command(data, arguments.kind, tmp_path / "run", arguments.override)
-            overrides = [one for one in overrides if not one.startswith(("hydra.", "trainer.compile="))]
+            overrides = [one for one in overrides if not one.startswith("hydra.")]
             assert composed(*overrides).trainer.device == "cpu"
         else:
             asked = script(words[0]).parser().parse_args(words[1:])
             (size,), device, precision = asked.sizes, asked.device, asked.precision
-            for compiled in (False,):
+            for compiled in (False, True):
                 overrides = script("train").training_overrides(size, 4, device, precision, compiled=compiled)
                 assert composed(*overrides).model["hidden_size"] == 24
 
