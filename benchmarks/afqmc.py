@@ -117,11 +117,6 @@ def built(config: Any) -> Any:
     return run
 
 
-def require_compiled(run: Any, compiled: bool) -> None:
-    """Raise AssertionError if a side that is to be compiled computes eagerly, of which a run only warns."""
-    assert not compiled or run.stepper.compiled is not None, "nlu computes this run eagerly"
-
-
 def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch
@@ -178,16 +173,13 @@ def peer_model(size: str) -> Any:
 
 
 class PadTo:
-    """The peer's collator: pads to the longest row of the batch, or to `length` where it is given."""
-
-    def __init__(self, length: int | None = None):
-        self.length = length
+    """The peer's collator: pads to the longest row of the batch."""
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         import torch
 
         # Padded by hand, since the rows are already tokenized by our side: both compute the same tokens.
-        width = self.length or max(len(row["input_ids"]) for row in rows)
+        width = max(len(row["input_ids"]) for row in rows)
         tokens_BL = torch.zeros(len(rows), width, dtype=torch.long)
         segments_BL, mask_BL = torch.zeros_like(tokens_BL), torch.zeros_like(tokens_BL)
         for number, row in enumerate(rows):

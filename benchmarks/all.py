@@ -27,8 +27,8 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "serve_load": serve_load.measure,
 }  # fmt: skip
 QUICK = (
-    ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),
-    ("train", "--sizes", "BERT-base", "--turns", "2", "--steps", "1", "--no-weaker"),
+    ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10"),
+    ("train", "--sizes", "BERT-base", "--turns", "2", "--steps", "1"),
     ("predict", "--sizes", "4 x 312", "--turns", "2", "--rows", "600", "--first-peer-only"),
     ("preprocess", "--files", "afqmc.json", "--turns", "2", "--rows", "20000"),
 )
@@ -40,8 +40,7 @@ Each ratio is how many times better ours is, from medians of alternating turns o
 figures depend on the machine and on what else it does. Real tokens are tokens without padding. The machine's limit is
 the faster of two matrix products (2048 x 2048 x 2048, and one of BERT-base's shape) timed between the turns in the same
 precision; a share is the work of a whole encoder's weights for the real tokens, 3 x 2 x weights in training, over it.
-Rows without a target are there for orientation, measured in one turn each. What is compared, and how, stands at the top
-of each script in this folder.
+What is compared, and how, stands at the top of each script in this folder.
 """
 
 

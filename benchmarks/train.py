@@ -10,11 +10,10 @@ precision, optimizer (AdamW), constant rate, clipping and threads, and log every
 saves. What differs: ours keeps a moving average of the weights (trainer.ema_decay),
 which the Trainer does not have. They take turns of some steps each, after a warm-up in which the libraries meet most
 of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or fp32 on a
-CPU without bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one that counts;
-its weaker ones are measured once, for orientation. With `--compiled`, nlu with trainer.compile=true and the Trainer
-with torch_compile=True take turns with the two that are eager: the clock starts after the warm-up, in which both
-compile, and the time that this takes is told apart. Matrix products are timed between the turns, in bf16 and fp32: the
-faster of two shapes is the machine's limit.
+CPU without bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one that counts. With
+`--compiled`, nlu with trainer.compile=true and the Trainer with torch_compile=True take turns with the two that are
+eager: the clock starts after the warm-up, in which both compile, and the time that this takes is told apart. Matrix
+products are timed between the turns, in bf16 and fp32: the faster of two shapes is the machine's limit.
 """
 
 import argparse
@@ -22,10 +21,11 @@ import multiprocessing
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from tempfile import TemporaryFile
-from typing import Any, Protocol
+from typing import Any
 
 from afqmc import (
     SIZES,
@@ -36,14 +36,13 @@ from afqmc import (
     options,
     peer_arguments,
     peer_model,
-    require_compiled,
     rows_for_peer,
     silent,
     stored_set,
 )  # fmt: skip
 from inputs import announce
 from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
-from turns import Measure, Side, StepPacer, Turns, alternate, at, compiling, with_batches
+from turns import Side, StepPacer, Turns, at, compiling, with_batches
 
 TARGETS = {"BERT-base": 1.5, "4 x 312": 2.0}
 TARGETS_ON_A_DEVICE = {("BERT-base", 256): 1.5, ("4 x 312", 256): 2.5, ("4 x 312", 32): 3.0}
@@ -54,7 +53,6 @@ WARM_UP_STEPS = {"BERT-base": 10, "4 x 312": 150, TINY: 8}
 """at most; no more than four times the steps of a turn"""
 WARM_UP_STEPS_ON_A_DEVICE = 150
 """an epoch of AFQMC with its last, smaller batch, for which the peer compiles again"""
-MAX_LENGTH = 128
 LOADERS = 4
 """processes of the peer that make batches for a device"""
 ENDLESS = 1_000_000_000
@@ -64,38 +62,16 @@ SHOWN = 4000
 """characters of what a run that ends by itself has said at last"""
 
 
-class Pacer(Protocol):
-    """What stops a training loop between turns."""
-
-    def after_step(self, real_tokens: int, host_s: float) -> None: ...
-
-
 @dataclass(frozen=True)
 class PeerSetting:
     """One configuration of the peer."""
 
     precision: str
-    batches: str
-    grouped: bool = True
-    pad_to: int | None = None
     compiled: bool = False
 
     @property
     def name(self) -> str:
-        return f"HF Trainer, {self.precision}, {self.batches}{', torch_compile' if self.compiled else ''}"
-
-
-def best(precision: str) -> PeerSetting:
-    return PeerSetting(precision, "group_by_length")
-
-
-def weaker(precision: str) -> list[PeerSetting]:
-    """Return the settings of the peer that are slower than its best in this precision."""
-    return [
-        PeerSetting(precision, "random batches, dynamic padding", grouped=False),
-        *([best("fp32")] if precision != "fp32" else []),
-        PeerSetting(precision, "padded to max_length", grouped=False, pad_to=MAX_LENGTH),
-    ]
+        return f"HF Trainer, {self.precision}, group_by_length{', torch_compile' if self.compiled else ''}"
 
 
 def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
@@ -129,8 +105,8 @@ def training_overrides(size: str, batch_size: int, device: str, precision: str, 
     ]  # fmt: skip
 
 
-def paced_command(pacer: Pacer, overrides: list[str], threads: int) -> None:
-    """Be `python -m nlu.train OVERRIDES` in this process, stopped between turns."""
+def paced_command(pacer: Any, overrides: list[str], threads: int) -> None:
+    """Be `python -m nlu.train OVERRIDES` in this process, which the `after_step` of a pacer stops between turns."""
 
     def work(composed: Any) -> int:
         from nlu.commands import train as command
@@ -139,7 +115,8 @@ def paced_command(pacer: Pacer, overrides: list[str], threads: int) -> None:
         train = single.train
 
         def paced(run: Any) -> Any:
-            require_compiled(run, "trainer.compile=true" in overrides)
+            # Of a run that is computed eagerly nlu only warns.
+            assert run.stepper.compiled or "trainer.compile=true" not in overrides
             take_step = run.stepper.step
             done = 0
 
@@ -189,18 +166,18 @@ def peer(
     arguments = peer_arguments(
         batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,
         remove_unused_columns=False,
-        train_sampling_strategy="group_by_length" if setting.grouped else "random",
+        train_sampling_strategy="group_by_length",
         # A device would wait for batches that the peer's one process makes between its steps.
         dataloader_num_workers=LOADERS if device == "cuda" else 0,
         torch_compile=setting.compiled,
     )  # fmt: skip
     paced_trainer(
         pacer_of(turns, size, steps, device), model=peer_model(size), args=arguments,
-        data_collator=CountingPadTo(setting.pad_to), train_dataset=rows_for_peer(stored_set("train")),
+        data_collator=CountingPadTo(), train_dataset=rows_for_peer(stored_set("train")),
     )  # fmt: skip
 
 
-def paced_trainer(pacer: Pacer, **arguments: Any) -> None:
+def paced_trainer(pacer: StepPacer, **arguments: Any) -> None:
     """Be `Trainer(**arguments).train()`, stopped between turns; each batch holds its number of real tokens too."""
     from transformers import Trainer, TrainerCallback
 
@@ -222,63 +199,33 @@ def paced_trainer(pacer: Pacer, **arguments: Any) -> None:
 
 def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     """Measure one size, all batch sizes in the same turns."""
-    precision, first = arguments.precision, best(arguments.precision)
-    common = {
-        "size": size, "steps": arguments.steps or STEPS[size], "threads": arguments.threads, "device": arguments.device,
-    }  # fmt: skip
+    precision, device = arguments.precision, arguments.device
+    common = {"size": size, "steps": arguments.steps or STEPS[size], "threads": arguments.threads, "device": device}
     ours = {"nlu": partial(Side, native, precision=precision, **common)}
-    peers = {first.name: partial(Side, peer, setting=first, **common)}
+    settings = [PeerSetting(precision), PeerSetting(precision, compiled=True)]
+    peers = {each.name: partial(Side, peer, setting=each, **common) for each in settings}
     if arguments.compiled:
-        setting = replace(first, compiled=True)
         ours["nlu, compiled"] = partial(ours["nlu"], compiled=True)
-        peers[setting.name] = partial(Side, peer, setting=setting, **common)
-    rate = partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device)
+    else:
+        del peers[settings[1].name]
+    rate = partial(Side, matmul_rates, threads=arguments.threads, device=device)
     sides, medians = with_batches(ours | peers, {"rate": rate}, arguments)
     rates = medians["rate"]
     print("machine: " + ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in rates.items()), flush=True)
-    found = medians[at(first.name, arguments.batch_size[0])]
-    theirs = found["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rates, precision)
-    print(f"share of the machine's limit of {first.name}: {theirs:.0%}", flush=True)
-    rows = [
-        replace(
-            row(size, their, precision, medians[at(own, batch_size)], medians[at(their, batch_size)], rates),
-            **bounds(size, batch_size, arguments.device, compiled=own != "nlu"),
-            claim=at(f"train {size}{own.removeprefix('nlu')}", batch_size),
-            compiling=compiling(sides, at(own, batch_size), at(their, batch_size)),
-        )
-        for batch_size in arguments.batch_size
-        for own in ours
-        for their in peers
-        if {at(own, batch_size), at(their, batch_size)} <= medians.keys()
-    ]
+    rows = []
+    for batch_size, own, their in product(arguments.batch_size, ours, peers):
+        names = at(own, batch_size), at(their, batch_size)
+        if medians.keys() >= set(names):
+            found, theirs = (medians[name]["real_tokens_per_s"] for name in names)
+            of_device = TARGETS_ON_A_DEVICE.get((size, batch_size)) if own != "nlu" else None
+            rows.append(Row(
+                at(f"train {size}{own.removeprefix('nlu')}", batch_size), their, "real tokens/s", theirs, found,
+                TARGETS.get(size) if device == "cpu" else of_device,
+                share=found * encoder_gflop(size) / best_rate(rates, precision),
+                least_share=LEAST_SHARE.get(size) if device == "cpu" else None, compiling=compiling(sides, *names),
+            ))  # fmt: skip
     show(rows)
-    for slower in weaker(precision) if arguments.weaker else ():
-        rows.append(compare_once(size, slower, rates, {**common, "batch_size": arguments.batch_size[0]}))
-        show(rows[-1:])
     return rows
-
-
-def compare_once(size: str, setting: PeerSetting, rate: Measure, common: dict[str, Any]) -> Row:
-    """Measure a weaker configuration of the peer in one turn, and ours in the same precision right after it."""
-    # For orientation only, so half of the steps are enough.
-    fewer = {**common, "steps": max(2, common["steps"] // 2)}
-    with Side(peer, setting=setting, **fewer) as theirs, Side(native, precision=setting.precision, **common) as ours:
-        medians = alternate({"peer": theirs, "ours": ours}, 1)
-    return row(size, setting.name, setting.precision, medians["ours"], medians["peer"], rate)
-
-
-def row(size: str, name: str, precision: str, ours: Measure, theirs: Measure, rate: Measure) -> Row:
-    """Return the comparison as a row; our share is of the rate in the precision that both sides used."""
-    tokens_per_s = ours["real_tokens_per_s"]
-    share = tokens_per_s * encoder_gflop(size) / best_rate(rate, precision)
-    return Row(f"train {size}", name, "real tokens/s", theirs["real_tokens_per_s"], tokens_per_s, share=share)
-
-
-def bounds(size: str, batch_size: int, device: str, *, compiled: bool) -> dict[str, float | None]:
-    """Return what a row is held to."""
-    if device == "cpu":
-        return {"target": TARGETS.get(size), "least_share": LEAST_SHARE.get(size)}
-    return {"target": TARGETS_ON_A_DEVICE.get((size, batch_size)) if compiled else None}
 
 
 def encoder_gflop(size: str) -> float:
@@ -289,7 +236,6 @@ def encoder_gflop(size: str) -> float:
 def parser() -> argparse.ArgumentParser:
     out = options(__doc__, steps_on_a_device=True)
     out.add_argument("--steps", type=int, help="of a turn; by default enough for some seconds")
-    out.add_argument("--no-weaker", dest="weaker", action="store_false", help="leave out the peer's weaker settings")
     return out
 
 
