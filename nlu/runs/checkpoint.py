@@ -8,10 +8,9 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -84,12 +83,6 @@ class Checkpoints:
     def arrange(self, best: list[Best]) -> None:
         """Name the checkpoints `best-1`, ... in the order of the list. Others are removed, so save the state before."""
         arrange_best(self.folder, [entry.step for entry in best])
-
-    def at(self, folder: Path) -> Self:
-        """Return the same checkpoints in another folder."""
-        elsewhere = copy(self)
-        elsewhere.folder = folder
-        return elsewhere
 
     def best_weights(self) -> dict[str, Tensor]:
         """Return the weights of the best evaluation. Every rank may call it."""

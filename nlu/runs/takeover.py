@@ -5,16 +5,21 @@ is built, the copy is renamed to `checkpoints`, after config.yaml was written. A
 command starts again; after a kill behind it, the run continues. The folder of the other run is never changed.
 """
 
+import json
 import os
 from pathlib import Path
 
 from nlu.config.addresses import is_object
 from nlu.config.errors import CheckpointError
-from nlu.runs.checkpoint import ORIGIN, TAKEN
+from nlu.runs.checkpoint import ORIGIN, TAKEN, damaged
 from nlu.runs.freeing import CHECKPOINTS
+from nlu.runs.state import State
 from nlu.storage.files import read_json, sync_folder, write_json
 from nlu.storage.run_copies import complete, records_of
 from nlu.storage.settle import MARKER, copy_whole, is_whole, remove
+
+OF_OTHER_RUN = "best last_metrics evaluated_at improved_at window throughput skipped pruned".split()
+"""fields of a state about what this run has not done, perhaps by another task, loss, metric or threshold"""
 
 
 def take(reference: str, run_dir: Path) -> Path:
@@ -29,17 +34,29 @@ def take(reference: str, run_dir: Path) -> Path:
         is_state = not any(path.is_dir() for path in place.glob("*")) and copy_whole(place, taken / "last")
         if is_state and (taken / "last" / "state.json").is_file():
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
+            _forget_evaluations(taken / "last" / "state.json")
             return taken / "last"
     except OSError as error:
         remove(taken)
         raise CheckpointError(
             f"{place} could not be copied to {taken}: {error}; free some space, or choose another hydra.run.dir"
         ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        remove(taken)
+        raise damaged(place, error) from error
     remove(taken)
     raise CheckpointError(
         f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; give one of these (of "
         "folds, seeds, jobs or trials the folder of one), auto or never"
     )
+
+
+def _forget_evaluations(path: Path) -> None:
+    """Make a state that of a run which begins at its step."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    begun = State(improved_at=document["state"]["step"]).to_json()
+    document["state"] |= {name: begun[name] for name in OF_OTHER_RUN}
+    write_json(path, document)
 
 
 def is_taken(checkpoint: Path) -> bool:

@@ -31,7 +31,6 @@ from nlu.runs.records import (
     VALID_COLUMNS,
     Table,
 )
-from nlu.runs.state import Throughput, Window
 from nlu.runs.takeover import is_taken, make_own
 from nlu.search.faults import lost_a_peer
 from nlu.storage.files import write_json
@@ -44,7 +43,7 @@ from nlu.training.memory import REMEDY, is_out_of_memory
 from nlu.training.nonfinite import AboveMaxLoss, NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
-from nlu.training.resuming import save_last, trained_parts
+from nlu.training.resuming import save_last
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def run_single(
         with run.journal.closed_on_errors(), stopping.polled():
             before_training()
             if checkpoint is not None and is_taken(checkpoint):
-                take_over(run, checkpoint, config)
+                take_over(run_dir, checkpoint, config, ranks)
             begin_records(run, config, overrides)
             try:
                 with run.journal.listening():
@@ -170,26 +169,15 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
     log.info("the state of step %d is saved%s", state.step, "" if run.trainer.save else " nowhere: trainer.save=false")
 
 
-def take_over(run: Training, checkpoint: Path, config: Run) -> None:
-    """Move the state of another run into this folder, without its evaluations.
-
-    The other run may have had another task, loss, metric or threshold, so its best evaluations stay there. It may have
-    been pruned; this run is not.
-    """
-    ranks, state = run.stepper.ranks, run.state
-    # They count what this run has not done, perhaps of another loss.
-    state.window, state.throughput, state.skipped, state.pruned = Window(), Throughput(), 0, False
-    state.evaluated_at, state.last_metrics, state.best, state.improved_at = 0, {}, [], state.step
-    # Other ranks may still read the files that change now.
+def take_over(run_dir: Path, checkpoint: Path, config: Run, ranks: Ranks) -> None:
+    """Make the taken state of another run that of this one, once everything is built. Every rank must call it."""
+    # Other ranks may still read the files that get another place now.
     ranks.barrier()
     if ranks.is_first:
-        # All of this happens in the folder TAKEN: after a kill before it is marked complete, the same command takes the
-        # state over again.
-        taken = run.checkpoints.at(checkpoint.parent)
-        taken.save_last(trained_parts(run.stepper).tensors(), state, run.order_key)
-        mark_whole(taken.folder)
-        write_config(run.run_dir, config.to_config())
-        make_own(run.run_dir)
+        # After a kill before the mark, the same command takes the state over again.
+        mark_whole(checkpoint.parent)
+        write_config(run_dir, config.to_config())
+        make_own(run_dir)
     ranks.barrier()
 
 

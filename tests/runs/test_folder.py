@@ -1,5 +1,6 @@
 """Whose a run folder is, and what may be continued in it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ CONFIG: dict[str, Any] = {
 def saved_run(run_dir: Path, **changes: Any) -> Path:
     last = run_dir / "checkpoints" / "last"
     last.mkdir(parents=True)
-    (last / "state.json").write_text("{}")
+    (last / "state.json").write_text('{"state": {"step": 3}}')
     (last / MARKER).touch()
     write_config(run_dir, CONFIG | changes)
     return last
@@ -88,7 +89,9 @@ def test_a_path_copies_another_runs_state_into_a_new_folder_only(tmp_path: Path)
     (tmp_path / "new").mkdir()
     for reference in (tmp_path / "old", last):
         taken = checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(reference)})
-        assert taken == tmp_path / "new" / TAKEN / "last" and (taken / "state.json").read_text() == "{}"
+        assert taken == tmp_path / "new" / TAKEN / "last"
+        state = json.loads((taken / "state.json").read_text())["state"]
+        assert (state["step"], state["improved_at"], state["best"], state["pruned"]) == (3, 3, [], False)
     with pytest.raises(UserError, match="exists and holds"):
         checkpoint_to_continue(tmp_path / "old", CONFIG | {"resume": str(last)})
     with pytest.raises(CheckpointError, match="neither a run's folder nor"):
@@ -104,6 +107,15 @@ def test_the_same_command_starts_again_after_a_kill_at_its_start(tmp_path: Path)
         (tmp_path / "new" / left).touch()
     taken = checkpoint_to_continue(tmp_path / "new", config)
     assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"state": {}}'])
+def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, content: str) -> None:
+    (saved_run(tmp_path / "old") / "state.json").write_text(content)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(CheckpointError, match="it is damaged"):
+        checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_the_same_command_continues_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
