@@ -73,33 +73,27 @@ class WholeTrial(Trial, Protocol):
 class RunningMean:
     """Reports to a trial the mean over its repeats: the best values of finished ones and the current value."""
 
-    def __init__(self, trial: WholeTrial | None):
-        """`trial`: on rank 0. The others only count, and never ask it."""
+    def __init__(self, trial: WholeTrial):
         self.asked_to_prune = False
         self._trial = trial
         self._heard = False
         self._values: list[float] = []
         self._examples = 0
 
-    @property
-    def _of_first(self) -> WholeTrial:
-        assert self._trial is not None, "only rank 0 asks the trial"
-        return self._trial
-
     def report(self, examples: int, value: float) -> bool:
         """Report an evaluation of the running repeat; returns whether the trial should be pruned."""
         mean = statistics.fmean([*self._values, value])
-        self.asked_to_prune, self._heard = self._of_first.report(self._examples + examples, mean), True
+        self.asked_to_prune, self._heard = self._trial.report(self._examples + examples, mean), True
         return self.asked_to_prune
 
     def pauses(self, examples: int) -> bool:
         """Return whether the trial is paused; after the first repeat this is only decided between two of them."""
-        return not self._values and self._of_first.pauses(examples)
+        return not self._values and self._trial.pauses(examples)
 
     def pauses_between(self) -> bool:
-        """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
-        self._of_first.end_part(self._examples, statistics.fmean(self._values))
-        return self._of_first.pauses(self._examples)
+        """Return whether the trial is paused after the last repeat that was added."""
+        self._trial.end_part(self._examples, statistics.fmean(self._values))
+        return self._trial.pauses(self._examples)
 
     def ask_again(self, result: dict[str, Any]) -> None:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
@@ -108,7 +102,7 @@ class RunningMean:
 
     @property
     def quantities(self) -> Sequence[str]:
-        return self._of_first.quantities
+        return self._trial.quantities
 
     def add(self, result: dict[str, Any]) -> None:
         """Add a finished repeat, from its result.json."""
@@ -139,7 +133,8 @@ def run_repeats(
     A pruned trial keeps its finished repeats, without joined predictions. With `trainer.stop_after` each repeat is
     trained to the end of this stage, and the joint result is written once all are finished.
     """
-    mean = RunningMean(trial) if config.trial is not None else None
+    # Of a trial, on rank 0.
+    mean = None if trial is None else RunningMean(trial)
     with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as known:
         # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
@@ -171,8 +166,7 @@ def run_repeats(
                 run_dir / repeat.name,
                 repeat.overrides,
                 ranks,
-                # As for a single run, only rank 0 has one.
-                trial=mean if ranks.is_first else None,
+                trial=mean,
                 before_training=begin,
                 after_save=after_save,
             )
@@ -189,14 +183,13 @@ def run_repeats(
             result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
             log.info("%s", _line(repeat, result))
             if mean:
-                if ranks.is_first:
-                    mean.ask_again(result)
+                mean.ask_again(result)
                 mean.add(result)
             if repeat is not repeats[-1]:
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
                 if ranks.from_first(pruned):
                     break
-                if mean and ranks.from_first(mean.pauses_between() if ranks.is_first else None):
+                if config.trial is not None and ranks.from_first(mean.pauses_between() if mean else None):
                     return stopping.exit_code()
         if ranks.is_first and not is_unfinished:
             _write_result(config, run_dir, done, len(repeats))
