@@ -114,6 +114,16 @@ class Batch:
         moved["targets"] = {name: to_device(value, device) for name, value in self.targets.items()}
         return type(self)(**moved)
 
+    def wait_for(self, copied: torch.cuda.Event) -> None:
+        """Let the current stream use the batch, which another one copied to the device before it reached the event."""
+        stream = torch.cuda.current_stream(self.tokens_T.device)
+        stream.wait_event(copied)
+        of_filling = () if self.filling is None else vars(self.filling).values()
+        for value in (*vars(self).values(), *self.targets.values(), *of_filling):
+            if isinstance(value, Tensor):
+                # Otherwise a later copy could overwrite what this stream still reads.
+                value.record_stream(stream)
+
 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Filling):

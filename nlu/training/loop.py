@@ -6,11 +6,13 @@ decisions as an uninterrupted one.
 
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 from nlu.config import stopping
 from nlu.data.building import gc_frozen
 from nlu.optim.optimizer import set_learning_rate
 from nlu.tasks.task import comparing_loss
+from nlu.training.ahead import Ahead
 from nlu.training.best import evaluate, is_paused, is_to_be_pruned
 from nlu.training.meter import Meter, log_window
 from nlu.training.parts import Training
@@ -27,6 +29,12 @@ def train(run: Training) -> bool:
     set is scored at the last step. A pruned run has `state.pruned` set and counts as complete. A run whose trial is
     paused ends as if a signal had arrived. After an error `state.step` is the last step that was done.
     """
+    # A processor that trains has no time to give to a thread.
+    with ThreadPoolExecutor(1, "nlu-batches") as pool:
+        return _trained(run, Ahead(run, pool, run.stepper.is_asynchronous))
+
+
+def _trained(run: Training, ahead: Ahead) -> bool:
     state, due, stepper = run.state, run.due, run.stepper
     # `train_s` is the time of all processes of this run together.
     began_s = time.perf_counter() - state.train_s
@@ -55,8 +63,9 @@ def train(run: Training) -> bool:
         stepper.phases.begin("data")
         inspector = run.inspector if due.logs(number) else None
         try:
-            part, micro_batches, epoch = run.rows(number)
-            step = stepper.step(part, micro_batches, number, stopping.signals.received is not None, epoch, inspector)
+            part, micro_batches, epoch, shares = ahead.rows(number)
+            is_asked = stopping.signals.received is not None
+            step = stepper.step(part, micro_batches, number, is_asked, epoch, inspector, shares)
         except (Exception, stopping.Stopped) as error:
             # The weights are those of the step before, which was not counted yet on an accelerator.
             while pending:

@@ -108,7 +108,7 @@ class StepResult:
     """whether the gradient overflowed, so that nothing was updated"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Share:
     """The part of a micro-batch that a rank computes."""
 
@@ -116,6 +116,10 @@ class Share:
     """on the host, without filling"""
     is_own: bool
     """False for the placeholder of a rank without rows in the micro-batch, which must contribute nothing"""
+    ready: Batch | None = None
+    """what `Passes.ready` made of the batch, if it was made ahead"""
+    copied: torch.cuda.Event | None = None
+    """after which `ready` is on the device, if another stream copied it"""
 
 
 @dataclass
@@ -154,7 +158,6 @@ class Passes:
         With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
         a method may communicate within it. A single process skips an empty micro-batch.
         """
-        self.phases.begin("data")
         # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
         own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
         shares: list[Share | None] = []
@@ -167,6 +170,10 @@ class Passes:
             else:
                 shares.append(None)
         return shares
+
+    def ready(self, batch: Batch) -> Batch:
+        """Return a batch of the host as the device computes it: filled up to a shape, and copied without waiting."""
+        return (batch if self.compiled is None else filled(batch, self.compiled.trained)).to(self.device)
 
     def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
         """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
@@ -239,11 +246,11 @@ class Passes:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
         device = self.device
         self.phases.begin("transfer")
-        batch, compiled = share.batch, self.compiled
-        if compiled is not None:
+        if (compiled := self.compiled) is not None:
             compiled.begin()
-            batch = filled(batch, compiled.trained)
-        batch = batch.to(device)
+        batch = self.ready(share.batch) if share.ready is None else share.ready
+        if share.copied is not None:
+            batch.wait_for(share.copied)
         # A method calls its forward passes in the context `autocast`; what it does beside them is the backward pass.
         self.phases.begin("backward")
         # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,

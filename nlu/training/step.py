@@ -18,7 +18,7 @@ from nlu.training.compiled import Compiled
 from nlu.training.journal import Inspector
 from nlu.training.memory import divided, more_pieces
 from nlu.training.nonfinite import detecting
-from nlu.training.passes import Passes, Step, StepResult
+from nlu.training.passes import Passes, Share, Step, StepResult
 from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -76,8 +76,10 @@ class Stepper:
         stop: bool = False,
         epoch: int = 0,
         inspector: Inspector | None = None,
+        shares: list[Share | None] | None = None,
     ) -> Step:
-        """Do step `number`, from 1, over this rank's share of each micro-batch; `inspector` looks into it.
+        """Do step `number`, from 1, over this rank's share of each micro-batch; `inspector` looks into it, and `shares`
+        are its batches in `pieces`, if they were made ahead.
 
         If the loss or the gradient is not finite, or the loss is above `max_loss`, nothing is updated. With a precision
         that scales the loss, a step that is not finite is skipped; otherwise nothing is updated from then on. On a CPU
@@ -87,7 +89,8 @@ class Stepper:
         same update except for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
         """
         passes, pieces = self.passes, self.pieces
-        shares = passes.shares(part, divided(micro_batches, pieces) if pieces > 1 else micro_batches, epoch)
+        if shares is None:
+            shares = passes.shares(part, divided(micro_batches, pieces), epoch)
         counts, stop = passes.count(shares, stop)
         scale: Scale = self._scale(counts)
         # Only the backward pass sees the loss scale: `totals` are sums of the terms without any factor.

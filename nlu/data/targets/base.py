@@ -124,6 +124,8 @@ class Target:
         in `rows.examples_B` and a position in the example (`nlu.data.seeds.uniforms`). Then they do not depend on batch
         size, accumulation, ranks or restarts, and are the same in every evaluation. A target whose sequences have other
         lengths replaces `rows.packed`, and puts `rows_B` and `examples_B` in the order of these lengths.
+
+        On a GPU another thread calls it while a step is computed, so it must not change the target.
         """
         raise NotImplementedError
 
