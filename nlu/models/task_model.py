@@ -17,6 +17,7 @@ from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.head import HasLearningRates, Head, Wanted
 from nlu.models.layers.dropout import Dropout, active, layer_keys
+from nlu.models.layers.filled_attention import rows_at
 
 ABOVE_LAYERS = -1
 """the number of a layer that stands for dropout between the encoder and the head"""
@@ -85,7 +86,7 @@ class TaskModel(nn.Module):
         streams, units_U = active(), batch.units_U
         assert units_U is not None, "the target selects units"
         if keys_T is not None:
-            return self.dropout(tokens_TD[units_U].float(), keys=keys_T[units_U])
+            return self.dropout(rows_at(tokens_TD, units_U).float(), keys=keys_T[units_U])
         if streams is None or batch.windows_B is None:
             rows = streams.rows_at(units_U) if streams else None
             return self.dropout(tokens_TD.index_select(0, units_U).float(), rows)

@@ -192,8 +192,13 @@ def _marked(batch: Batch) -> Batch:
 
 
 def _settings() -> AbstractContextManager[object]:
+    # At each call, since torch keeps them for each thread.
     # Without "duck shapes": equal numbers of tokens and of units in the first batch would be taken for one symbol.
     torch.fx.experimental._config.use_duck_shape = False
+    # Autocast is left before the backward pass, as in an eager one.
+    torch._functorch.config.backward_pass_autocast = "off"
+    # Kernels that decide the order of sums are not chosen by their speed, which differs each time.
+    torch._inductor.config.deterministic = True
     limits: AbstractContextManager[object] = torch._dynamo.config.patch(
         recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=4 * MOST_GRAPHS
     )

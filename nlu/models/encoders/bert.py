@@ -20,7 +20,7 @@ from nlu.config.keys import takes
 from nlu.data.collate import Batch, Filling
 from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
-from nlu.models.encoders.bert_layers import CONFIG_KEYS, Embeddings, Layer, resolve_sizes
+from nlu.models.encoders.bert_layers import CONFIG_KEYS, Embeddings, Layer, looked_up, resolve_sizes
 from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.sentence_folder import KEY, after_encoder, finished, require_computed
@@ -101,7 +101,7 @@ class Bert(nn.Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
-        return self.embeddings.word_embeddings(batch.tokens_T)
+        return looked_up(self.embeddings.word_embeddings, batch.tokens_T, batch)
 
     @property
     def words(self) -> nn.Embedding:

@@ -21,6 +21,7 @@ from nlu.models.formats.smaller_weights import pruned_heads_of, wrong_heads
 from nlu.models.layers.attention import Attention
 from nlu.models.layers.dropout import Dropout, hashed, layer_keys
 from nlu.models.layers.exact_linear import ACTIVATIONS, IN_PLACE, Linear
+from nlu.models.layers.filled_attention import rows_at
 
 CONFIG_KEYS = {
     "hidden_size": "hidden_size", "layers": "num_hidden_layers", "layer_groups": "num_hidden_groups",
@@ -100,9 +101,16 @@ class Embeddings(nn.Module):
         types = self.token_type_embeddings
         # With a single type, only the separator divides the texts of a pair, as in RoBERTa.
         differ = has_segments and types.num_embeddings > 1
-        summed_TD = x_TD + self.position_embeddings(batch.positions_T)
+        summed_TD = x_TD + looked_up(self.position_embeddings, batch.positions_T, batch)
         segments_T = batch.segments_T if differ else torch.zeros_like(batch.segments_T)
-        return self.dropout(self.LayerNorm(summed_TD + types(segments_T)), keys=layer_keys(batch, 0, self.training))
+        summed_TD = summed_TD + looked_up(types, segments_T, batch)
+        return self.dropout(self.LayerNorm(summed_TD), keys=layer_keys(batch, 0, self.training))
+
+
+def looked_up(table: nn.Embedding, ids_T: Tensor, batch: Batch) -> Tensor:
+    """Return a row of the table for each token; (T, D)."""
+    found: Tensor = table(ids_T) if batch.filling is None else rows_at(table.weight, ids_T)
+    return found
 
 
 class Layer(nn.Module):

@@ -2,10 +2,11 @@
 
 Weights of attention are written to memory, unlike in torch's own kernels, which drop weights by random numbers of the
 batch, and in whose gradient the order of sums may differ each time. Here dropout depends on the example (`dropout.
-TokenKeys`), and rows are gathered in both directions, so that no sum is in any order.
+TokenKeys`), and rows are gathered in both directions, so that no sum is in any order. Where a row is used many times,
+its gradient is that of torch's embeddings (`rows_at`).
 
 Axes: T tokens and S sequences, with filling, L the longest sequence of the shape, H heads, E width of a head, D = H *
-E; Q queries of a sequence: L, or 1 if only first tokens have queries; C columns.
+E; Q queries of a sequence: L, or 1 if only first tokens have queries; C columns, V rows of a table, N places in it.
 """
 
 from typing import Any
@@ -48,6 +49,41 @@ class _Packed(torch.autograd.Function):
 
 def _packed(apart_SLC: Tensor, slot_T: Tensor) -> Tensor:
     return apart_SLC.flatten(0, 1)[slot_T.clamp_min(0)] * (slot_T >= 0)[:, None]
+
+
+@torch.library.custom_op("nlu::gradient_of_rows", mutates_args=())
+def _gradient_of_rows(gradient_NC: Tensor, places_N: Tensor, rows: int) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(gradient_NC, places_N, rows, -1, False)
+
+
+@_gradient_of_rows.register_fake
+def _(gradient_NC: Tensor, places_N: Tensor, rows: int) -> Tensor:
+    return gradient_NC.new_empty(rows, gradient_NC.shape[1])
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table_VC: Tensor, places_N: Tensor) -> Tensor:
+        ctx.save_for_backward(places_N)
+        ctx.rows = len(table_VC)
+        return table_VC[places_N]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (places_N,) = ctx.saved_tensors
+        return _gradient_of_rows(gradients[0], places_N, ctx.rows), None
+
+
+def rows_at(table_VC: Tensor, places_N: Tensor) -> Tensor:
+    """Return rows of a table, in which many places may be one row; (N, C).
+
+    A compiler would make one operation out of the gradients of a table: on CUDA either atomic sums, whose order differs
+    each time, or, as torch is asked for equal sums, index_put, which adds the rows of a place one after another. All
+    tokens of a batch may have one segment. An operation that the compiler does not look into keeps torch's kernel,
+    which adds them in parallel and in one order.
+    """
+    found: Tensor = _Rows.apply(table_VC, places_N)
+    return found
 
 
 def mean_of_filled(hidden_TD: Tensor, filling: Filling) -> Tensor:
