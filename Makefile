@@ -19,7 +19,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
-	$(BIN)/python -m nlu.train
+	$(BIN)/python -m nlu.train precision=auto
 
 test: $(VENV)/.dev ## run the tests on all cores (5 minutes on 2); of many alike a sample, and nothing that needs servers
 	$(PYTEST)
