@@ -56,12 +56,11 @@ TESTS = (
     "tests/training/test_cuda_memory.py",
     "tests/diagnosis/test_cuda.py",
     "tests/training/test_cuda.py",
-    "tests/training/test_compiled.py",
+    "tests/training/test_cuda_compiled.py",
     "tests/models/layers/test_attention.py",
     "tests/models/test_encoder.py",
     "tests/launchers/test_cuda.py",
 )
-"""those of them that are there"""
 ON_CPU = {"NLU_COMPILE_ON_CPU": "1", "NLU_TEST_DEVICE": "cpu"}
 """nlu compiles on a CPU and the tests run there, which only this script and tests ask for"""
 LONGEST_S, TINY_COUNTS = 400, {"--steps": 2, "--rows": 40}
@@ -91,7 +90,6 @@ def parts_of(device: str) -> dict[str, Part]:
     small = device == "cpu"
     # Most of the time of a test is that of processes that start.
     pytest = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", "--dist", "load")
-    tests = [path for path in TESTS if (ROOT / path).is_file()]
     precision = fast_precision() if small else "bf16"
     common = ("--device", device, "--precision", precision, "--batch-size", *(("4", "8") if small else ("32", "256")))
     common += ("--turns", "1" if small else "3", "--threads", "1" if small else "8")
@@ -101,7 +99,7 @@ def parts_of(device: str) -> dict[str, Part]:
         return (script, "--sizes", size, amount, str(count), *common)
 
     parts: dict[str, Part] = {
-        "tests": (120, (*pytest, "-n", str(min(12, os.cpu_count() or 1)), *tests)),
+        "tests": (120, (*pytest, "-n", str(min(12, os.cpu_count() or 1)), *TESTS)),
         "kills": (80, (
             KILL, "--kills", "1", "--accumulation", "2", "--devices", "1",
             "--precision", precision, "--override", f"trainer.device={device}", "trainer.compile=true",
