@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.runs.records import read_rows
+from nlu.training.compiled import ALLOWED_ON_CPU, Compiled
 from nlu.training.step import Stepper
 from tests.training import in_process
 from tests.training.kinds import KINDS
 from tests.training.runs import QUICK, TINY, files, result, run, weights
+from tests.training.test_ahead import in_thread
 
 pytestmark = pytest.mark.gpu
 WARM_UP_STEPS = 2
@@ -150,13 +153,46 @@ def test_a_step_that_is_not_finite_is_named_on_cuda(
     assert "first in the loss (CrossEntropy)" in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("modes")
+COMPILED = ("pairs", "tag", "mlm")
+"""Ways that are tried with trainer.compile=true too."""
+
+
+@pytest.fixture
+def compiler(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a processor compile too: it only traces the graph."""
+    if device == "cpu":
+        monkeypatch.setenv(ALLOWED_ON_CPU, "1")
+        monkeypatch.setattr("nlu.training.build.Compiled", partial(Compiled, backend="eager"))
+
+
+@pytest.mark.usefixtures("modes", "compiler")
 @pytest.mark.parametrize(
-    ("way", "precision"),
-    [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16)],
+    ("way", "compiles"),
+    [*((way, "false") for way in ("classify", "mlm", "freelb")), ("pairs", "true"), ("mlm", "true")],
+)
+def test_batches_that_a_thread_makes_ahead_give_the_same_bytes_on_cuda(
+    tmp_path: Path, way: str, compiles: str, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    options = [*options_of(way, tmp_path, device), f"trainer.compile={compiles}", "trainer.accumulation=2"]
+    options += ["trainer.max_duration=40st", "precision=bf16"]
+    for name, is_wanted in (("a", True), ("b", False)):
+        in_thread(monkeypatch, wanted=is_wanted)
+        in_process.train(*options, f"hydra.run.dir={tmp_path}/{name}")
+    for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
+
+
+@pytest.mark.usefixtures("modes", "compiler")
+@pytest.mark.parametrize(
+    ("way", "precision", "compiles"),
+    [
+        *((way, "bf16", "false") for way in WAYS),
+        *((way, "fp16", "false") for way in IN_FP16),
+        *((way, "bf16", "true") for way in COMPILED),
+    ],
 )
 def test_on_cuda_the_host_waits_for_the_device_in_no_step(
-    tmp_path: Path, way: str, precision: str, monkeypatch: pytest.MonkeyPatch, device: str
+    tmp_path: Path, way: str, precision: str, compiles: str, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     step, checked = Stepper.step, []
 
@@ -169,7 +205,8 @@ def test_on_cuda_the_host_waits_for_the_device_in_no_step(
         return pending
 
     monkeypatch.setattr(Stepper, "step", strict)
-    in_process.train(*options_of(way, tmp_path, device), f"precision={precision}", f"hydra.run.dir={tmp_path}/run")
+    options = [*options_of(way, tmp_path, device), f"trainer.compile={compiles}", f"precision={precision}"]
+    in_process.train(*options, f"hydra.run.dir={tmp_path}/run")
     assert checked == list(range(WARM_UP_STEPS + 1, 10))
 
 
