@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 MEMINFO, OWN_GROUP, CGROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""files of a control group, and the name in its memory.stat of files in memory that are given up when it needs more"""
 Result = TypeVar("Result")
 _MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -46,14 +49,15 @@ def free_bytes() -> int:
     (available,) = (line.split()[1] for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
     free = [1024 * int(available)]
     # /proc/meminfo shows the whole machine inside a container too.
-    own = OWN_GROUP.read_text().partition("0::/")[2].partition("\n")[0] if OWN_GROUP.exists() else ""
-    for each in (PurePosixPath(own), *PurePosixPath(own).parents):
-        # Without a limit, or a group that is not visible in a container.
-        with suppress(OSError, ValueError):
-            most, taken = (int((CGROUP / each / name).read_text()) for name in ("memory.max", "memory.current"))
-            stat = dict(line.split() for line in (CGROUP / each / "memory.stat").read_text().splitlines())
-            # Files in memory are given up when it needs more.
-            free.append(most - taken + int(stat["inactive_file"]))
+    own = OWN_GROUP.read_text().splitlines() if OWN_GROUP.exists() else []
+    for mark, root, (limit, used, reclaimable) in (("0::", CGROUP, V2), (":memory:", CGROUP / "memory", V1)):
+        group = PurePosixPath(next((line.partition(mark)[2] for line in own if mark in line), "").lstrip("/"))
+        for folder in (root / each for each in (group, *group.parents)):
+            # Without a limit, or a group that is not visible in a container.
+            with suppress(OSError, ValueError):
+                most, taken = (int((folder / name).read_text()) for name in (limit, used))
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                free.append(most - taken + int(stat[reclaimable]))
     return min(free)
 
 

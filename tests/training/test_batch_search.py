@@ -88,14 +88,19 @@ def test_a_cpu_is_not_asked_for_more_than_a_share_of_its_free_memory(tmp_path: P
     assert found_in(tmp_path / "run") == 16
 
 
-def test_the_least_limit_of_the_groups_of_a_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slurm/job_7").mkdir(parents=True)
-    (tmp_path / "memory.max").write_text("max")
-    for group, most, taken in (("slurm", 9000, 3000), ("slurm/job_7", 8000, 2500)):
-        (tmp_path / group / "memory.max").write_text(f"{most}\n")
-        (tmp_path / group / "memory.current").write_text(f"{taken}\n")
-        (tmp_path / group / "memory.stat").write_text("anon 700\ninactive_file 400\n")
-    (tmp_path / "cgroup").write_text("9:cpuset:/\n0::/slurm/job_7\n")
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_least_limit_of_the_groups_of_a_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    limit, used, reclaimable = getattr(memory, f"V{version}")
+    top = tmp_path / "memory" if version == 1 else tmp_path
+    for group, most, taken in ((".", 2**63 - 4096, 5000), ("slurm", 9000, 3000), ("slurm/job_7", 8000, 2500)):
+        (top / group).mkdir(parents=True, exist_ok=True)
+        (top / group / limit).write_text(f"{most}\n")
+        (top / group / used).write_text(f"{taken}\n")
+        (top / group / "memory.stat").write_text(f"cache 700\n{reclaimable} 400\n")
+    lines = {1: "9:cpuset:/\n4:memory:/slurm/job_7\n0::/\n", 2: "9:cpuset:/\n0::/slurm/job_7\n"}
+    (tmp_path / "cgroup").write_text(lines[version])
     (tmp_path / "meminfo").write_text("MemTotal: 90 kB\nMemAvailable: 80 kB\n")
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
     monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "cgroup")
