@@ -31,7 +31,7 @@ class Ahead:
         device = run.stepper.device
         # torch gives out 32 streams of each priority in turn, and records CUDA graphs on one of the other priority.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
-        self._begun: tuple[Rows, int, Future[Shares]] | None = None
+        self._begun: tuple[int, Rows, int, Future[Shares]] | None = None
 
     def rows(self, number: int) -> tuple[Examples, list[np.ndarray], int, Shares | None]:
         """Return what step `number`, from 1, is taken from, and its batches; None: the step makes them itself.
@@ -41,7 +41,8 @@ class Ahead:
         run = self._run
         if not self._in_thread:
             return (*run.rows(number), None)
-        rows, pieces, made = self._begun or self._begin(number)
+        begun, rows, pieces, made = self._begun or self._begin(number)
+        assert begun == number, "steps are asked for one after another"
         self._begun = self._begin(number + 1) if number < run.due.total_steps else None
         try:
             shares: Shares | None = made.result()
@@ -53,9 +54,9 @@ class Ahead:
         # Memory may have run out since, so that the step has smaller micro-batches.
         return (*rows, shares if pieces == run.stepper.pieces else None)
 
-    def _begin(self, number: int) -> tuple[Rows, int, Future[Shares]]:
+    def _begin(self, number: int) -> tuple[int, Rows, int, Future[Shares]]:
         rows, pieces = self._run.rows(number), self._run.stepper.pieces
-        return rows, pieces, self._pool.submit(self._made, rows, pieces)
+        return number, rows, pieces, self._pool.submit(self._made, rows, pieces)
 
     def _made(self, rows: Rows, pieces: int) -> Shares:
         (part, micro_batches, epoch), passes = rows, self._run.stepper.passes
