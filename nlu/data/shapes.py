@@ -3,12 +3,13 @@
 A packed batch has few dimensions. Each is rounded up to that of a shape, by rows of filling behind the real ones: no
 real token attends to filling, and filling counts in no loss and in no score.
 
-Axes: T tokens, S sequences, L the longest sequence of a shape, B examples, U units, P batches that are known, K
-sequences of an example.
+Axes: T tokens, S sequences, L the longest sequence of a shape, B examples, U units, P batches that are known, G numbers
+of groups, K sequences of an example.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from nlu.data.seeds import GOLDEN, mixed
 SHAPES = 24
 """the most shapes of a run that trains and scores"""
 STEP = 16
-"""tokens of a shape are a multiple of this, and of a sixteenth of the power of two below them"""
+"""tokens of a shape are a multiple of this"""
 SLOT_COST = 0.1
 """time of a slot of attention, sequences times the longest, in times of a token in the layers around it"""
 
@@ -45,9 +46,8 @@ class Shape:
         """Return whether a batch of the other dimensions fits."""
         return all(getattr(self, each.name) >= getattr(other, each.name) for each in fields(self))
 
-    def rounded(self) -> "Shape":
-        """Return a shape that holds this one and others of about its size."""
-        step = max(STEP, 2 ** (self.tokens.bit_length() - 5))
+    def rounded(self, step: int = STEP) -> "Shape":
+        """Return a shape that holds this one, whose tokens are a multiple of `step`."""
         # Two and not one: a compiler treats a dimension of 1 as a constant.
         units = self.units and max(2, _up(self.units, max(1, step // 4)))
         return Shape(_up(self.tokens, step), max(2, self.sequences), _up(self.longest, 8), units)
@@ -62,55 +62,70 @@ class Shapes:
 
     def __init__(self, known: Sequence[Shape] = (), most: int = SHAPES):
         """`known`: the dimensions of the batches that will come, as far as they are known; `most`: shapes for them."""
-        self.shapes = sorted(planned(known, most)) if known else []
+        self.shapes = planned(Counter(known), most)[-1][1] if known else []
 
     def of(self, own: Shape) -> Shape:
         """Return the smallest shape that holds a batch. One that none holds, and that was not known, gets its own."""
         found = next((shape for shape in self.shapes if shape.holds(own)), None)
         if found is None:
-            insort(self.shapes, found := own.rounded())
+            # A sixteenth of the power of two below its tokens: others of about its size fit too.
+            insort(self.shapes, found := own.rounded(max(STEP, 2 ** (own.tokens.bit_length() - 5))))
         return found
 
 
-def planned(known: Sequence[Shape], most: int) -> list[Shape]:
-    """Return at most so many shapes, each batch in the smallest that holds it, with the least filling in all.
+def planned_together(trained: Mapping[Shape, float], scored: Mapping[Shape, float]) -> tuple[Shapes, Shapes]:
+    """Return the shapes of training and those of scoring, SHAPES in all at most, with the least filling in all; both
+    are given by the dimensions of batches, each with the number of times that it is computed."""
+    nothing: list[tuple[float, list[Shape]]] = [(0.0, [])]
+    plans = [planned(known, SHAPES) if known else nothing for known in (trained, scored)]
+    pairs = [(one, other) for one in plans[0] for other in plans[1] if len(one[1]) + len(other[1]) <= SHAPES]
+    found = Shapes(), Shapes()
+    for shapes, (_, chosen) in zip(found, min(pairs, key=lambda pair: pair[0][0] + pair[1][0]), strict=True):
+        shapes.shapes = chosen
+    return found
 
-    Batches are divided into neighbours in the order of their tokens, or of their longest sequence where batches have
-    about equal tokens, by dynamic programming; the order that costs less is taken.
+
+def planned(known: Mapping[Shape, float], most: int) -> list[tuple[float, list[Shape]]]:
+    """Return the best shapes, ascending, for 1, 2, ... and at most so many, each list with the cost of its filling.
+
+    `known` has the number of times that batches of these dimensions come. Batches are divided into neighbours in the
+    order of their tokens, or of their longest sequence where batches have about equal tokens, by dynamic programming;
+    the order that costs less is taken.
     """
-    counted: dict[Shape, int] = {}
-    for shape in known:
-        counted[shape.rounded()] = counted.get(shape.rounded(), 0) + 1
+    counted: dict[Shape, float] = {}
+    for shape, times in known.items():
+        counted[shape.rounded()] = counted.get(shape.rounded(), 0) + times
     orders = [sorted(counted, key=lambda shape: (getattr(shape, first), shape)) for first in ("tokens", "longest")]
-    return min((_divided(order, [counted[each] for each in order], most) for order in orders), key=lambda one: one[0])[
-        1
-    ]
+    divided = [_divided(order, [counted[each] for each in order], most) for order in orders]
+    return [min(one, other, key=lambda plan: plan[0]) for one, other in zip(*divided, strict=True)]
 
 
-def _divided(order: list[Shape], counts: list[int], most: int) -> tuple[float, list[Shape]]:
-    """Return the cost of the best division of batches into at most so many groups of neighbours, and their shapes."""
+def _divided(order: list[Shape], times: list[float], most: int) -> list[tuple[float, list[Shape]]]:
+    """Return the cost of the best division of batches into 1, 2, ... groups of neighbours, and their shapes."""
     sizes_P4 = np.array([[each.tokens, each.sequences, each.longest, each.units] for each in order])
-    counts_P, size = np.array(counts), len(order)
-    # best[i]: the cost of the first i, and the group that each division ends with.
+    times_P, size = np.array(times), len(order)
+    most = min(most, size)
+    # best[g, i]: the cost of the first i in g groups, of which the last one begins at begins[g, i].
     best = np.full((most + 1, size + 1), np.inf)
     best[0, 0] = 0
     begins = np.zeros((most + 1, size + 1), np.int64)
     for end in range(1, size + 1):
         # The shape of a group from each beginning up to `end`.
         largest_P4 = np.maximum.accumulate(sizes_P4[:end][::-1])[::-1]
-        batches_P = np.cumsum(counts_P[:end][::-1])[::-1]
+        batches_P = np.cumsum(times_P[:end][::-1])[::-1]
         cost_P = batches_P * (largest_P4[:, 0] + SLOT_COST * largest_P4[:, 1] * largest_P4[:, 2])
-        for groups in range(1, most + 1):
-            all_P = best[groups - 1, :end] + cost_P
-            begins[groups, end] = all_P.argmin()
-            best[groups, end] = all_P[begins[groups, end]]
-    groups, end = int(best[:, size].argmin()), size
-    cost, shapes = float(best[groups, size]), []
-    while end:
-        begin = int(begins[groups, end])
-        shapes.append(Shape(*sizes_P4[begin:end].max(0).tolist()))
-        groups, end = groups - 1, begin
-    return cost, shapes
+        all_GP = best[:most, :end] + cost_P
+        begins[1:, end] = all_GP.argmin(1)
+        best[1:, end] = all_GP.min(1)
+    plans = []
+    for groups in range(1, most + 1):
+        shapes, end = [], size
+        for group in range(groups, 0, -1):
+            begin = int(begins[group, end])
+            shapes.append(Shape(*sizes_P4[begin:end].max(0).tolist()))
+            end = begin
+        plans.append((float(best[groups, size]), sorted(set(shapes))))
+    return plans
 
 
 def filled(batch: Batch, shapes: Shapes) -> Batch:
@@ -119,8 +134,9 @@ def filled(batch: Batch, shapes: Shapes) -> Batch:
     Every row of filling refers to the first token of the batch, so what is computed from it is finite.
     """
     sides, shape = len(batch.sequences_KB), shapes.of(Shape.of(batch))
-    tokens, sequences = shape.tokens, _up(shape.sequences, sides)
-    examples = sequences // sides
+    # Two examples at least, as in `rounded`.
+    tokens, examples = shape.tokens, max(2, -(-shape.sequences // sides))
+    sequences = sides * examples
     lengths_S = np.zeros(sequences, np.int64)
     lengths_S[: batch.num_sequences] = batch.lengths
     starts_S = _with_rows(batch.starts_S, sequences)

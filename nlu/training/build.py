@@ -268,11 +268,15 @@ def compiled_by(config: Run, model: TaskModel, task: Task, method: Method, ranks
     """Return what computes the passes of trainer.compile=true; None, with a warning, where they run eagerly."""
     if not config.trainer.compile:
         return None
-    why = eager_because(model, task, config.data)
-    if not getattr(method, "compiles", False):
-        why = f"method={config.choices['method']} looks into the passes"
+    reasons = [eager_because(model, task, own.data) for own in (config.members or {"": config}).values()]
+    why = next(filter(None, reasons), None)
+    # A method of a user's own may inherit from one that compiles, and look at rows of filling.
+    if not (getattr(method, "compiles", False) and type(method).__module__.startswith("nlu.")):
+        why = f"method {type(method).__name__} looks into the passes"
     elif config.trainer.detect_anomaly:
         why = "trainer.detect_anomaly looks at each operation"
+    elif config.data.get("stream"):
+        why = "rows of data.stream are still written, so that the shapes of batches are unknown"
     if why is None:
         return Compiled(ranks.device)
     log.warning("trainer.compile is true, but this run is computed eagerly: %s", why)

@@ -5,8 +5,8 @@ records a CUDA graph for each shape, which starts all kernels of a pass in one c
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import torch
@@ -58,6 +58,9 @@ def eager_because(model: TaskModel, task: Task, data: Mapping[str, object]) -> s
         "the loss of a row depends on other rows": not all(isinstance(loss, RowLoss) for loss in losses),
         "the task has words and classes": any(isinstance(each, WordsAndClass) for each in tasks),
         "long texts are cut into windows": data.get("long") == "windows",
+        "code from outside of nlu may not leave out rows of filling": not all(
+            type(each).__module__.startswith(("nlu.", "torch.")) for each in [*model.modules(), *tasks, *losses]
+        ),
     }
     return next((why for why, is_so in reasons.items() if is_so), None)
 
@@ -67,6 +70,8 @@ class Compiled:
 
     def __init__(self, device: torch.device, *, backend: str = "inductor"):
         self.device, self.trained, self.scored = device, Shapes(), Shapes()
+        self.pieces = 0
+        """in how many pieces micro-batches were computed when their shapes were chosen; 0: they were not"""
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
         # A CUDA graph is started in one call; elsewhere there is none.
         mode = "reduce-overhead" if device.type == "cuda" else None
@@ -88,6 +93,11 @@ class Compiled:
             self.begin()
             outputs = self._outputs(task, model, _marked(given))
         return {name: values[: given.filling.rows] for name, values in outputs.items()}
+
+    def eagerly(self) -> AbstractContextManager[object]:
+        """Return a context in which the same is computed operation by operation, so that hooks of modules are called."""
+        stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+        return stance
 
     def begin(self) -> None:
         """Say that nothing of the passes before is needed any more, so that CUDA graphs may overwrite it."""
@@ -191,15 +201,15 @@ def _marked(batch: Batch) -> Batch:
     return batch
 
 
-def _settings() -> AbstractContextManager[object]:
-    # At each call, since torch keeps them for each thread.
-    # Without "duck shapes": equal numbers of tokens and of units in the first batch would be taken for one symbol.
-    torch.fx.experimental._config.use_duck_shape = False
+@contextmanager
+def _settings() -> Iterator[None]:
+    # At each call, since torch keeps them for each thread; not only in this block, since backward passes are compiled
+    # when they are first computed.
     # Autocast is left before the backward pass, as in an eager one.
     torch._functorch.config.backward_pass_autocast = "off"
     # Kernels that decide the order of sums are not chosen by their speed, which differs each time.
     torch._inductor.config.deterministic = True
-    limits: AbstractContextManager[object] = torch._dynamo.config.patch(
-        recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=4 * MOST_GRAPHS
-    )
-    return limits
+    limits = torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS, accumulated_recompile_limit=4 * MOST_GRAPHS)
+    # Without "duck shapes": equal numbers of tokens and of units in the first batch would be taken for one symbol.
+    with limits, torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+        yield

@@ -100,6 +100,8 @@ def _trained(run: Training, ahead: Ahead) -> bool:
             log_window(run, lr, meter.loss_scale)
         state.train_s = time.perf_counter() - began_s
         if saving:
+            # Chooses the shapes of pieces, as the process that continues from here does.
+            warm_up(run)
             # With the number of pieces, since memory may not run out at the same step again.
             state.pieces = stepper.pieces
             save_last(run)

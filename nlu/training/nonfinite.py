@@ -8,7 +8,7 @@ Axes: B examples of a micro-batch.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,8 +61,10 @@ def explain(
             f"{stepper.max_loss:g}; {nothing}; in a new run, lower optimizer.lr, lengthen scheduler.warmup, set "
             "trainer.clip_norm, or set trainer.max_loss higher"
         )
-    rows = search.rows()
-    sentences = [search.place(), *search.texts(rows)]
+    compiled = stepper.passes.compiled
+    with compiled.eagerly() if compiled else nullcontext():
+        rows = search.rows()
+        sentences = [search.place(), *search.texts(rows)]
     stepper.passes.buffers.begin(number)
     at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
     return NonFinite(
@@ -156,6 +158,7 @@ class _Search:
             return True
         self.passes.forget_gradients()
         sums = self.passes.backward(share, self.scale, self.number, micro)
+        self.passes.sums.give()
         norm = torch.nn.utils.get_total_norm([each.grad for each in self.passes.trained if each.grad is not None])
         return not share.is_own or bool(torch.isfinite(sums.sum() + norm))
 
@@ -176,6 +179,7 @@ class _Search:
         try:
             with _watching(passes.model):
                 passes.backward(share, self.scale, self.number, micro)
+                passes.sums.give()
         except _FoundError as found:
             return f"in the forward pass of {found}{term}"
         if terms:

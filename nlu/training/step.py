@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.data.examples import Examples
+from nlu.data.shapes import Shapes
 from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import follow, named_parameters, update
@@ -104,6 +105,9 @@ class Stepper:
         with detecting(number) if detects else nullcontext():
             while (totals := passes.run(shares, scale, number)) is None:
                 self.pieces = more_pieces(micro_batches, self.pieces, self.ranks, self.task, number)
+                if self.compiled is not None:
+                    # Filled up to the shapes of whole micro-batches, pieces would take as much memory.
+                    self.compiled.trained = Shapes()
                 shares = passes.shares(part, divided(micro_batches, self.pieces), epoch)
 
         self.phases.begin("optimizer")

@@ -134,7 +134,8 @@ class Layer(nn.Module):
         inner = self.intermediate["dense"](hidden)
         # In place where nothing needs the input: clearing new memory would take as long.
         activation = self.activation if torch.is_grad_enabled() else self.in_place
-        return self.output(activation(inner), hidden, None if keys is None else hashed(keys + 1))
+        # Attention heads draw with 0 and more added to the keys of the layer.
+        return self.output(activation(inner), hidden, None if keys is None else hashed(keys - 1))
 
 
 class SelfAttention(nn.Module):

@@ -1,0 +1,100 @@
+"""The shapes to which batches are filled up: few, large enough, and with the least filling."""
+
+from collections import Counter
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlu.data.collate import collate
+from nlu.data.shapes import SHAPES, SLOT_COST, Shape, Shapes, filled, planned, planned_together
+from tests.training.test_step import examples_in
+
+
+def cost(shape: Shape) -> float:
+    return shape.tokens + SLOT_COST * shape.sequences * shape.longest
+
+
+def by_hand(known: list[Shape], most: int) -> float:
+    """Return the least cost of any division of batches into so many groups of neighbours, in either order."""
+    rounded = [
+        Shape(-(-one.tokens // 16) * 16, max(2, one.sequences), -(-one.longest // 8) * 8, -(-one.units // 4) * 4)
+        for one in known
+    ]
+    found = []
+    for first in ("tokens", "longest"):
+        order = sorted(rounded, key=lambda shape: (getattr(shape, first), shape))
+        for cuts in combinations(range(1, len(order)), min(most, len(order)) - 1):
+            ends = [0, *cuts, len(order)]
+            groups = [order[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+            largest = [
+                Shape(
+                    *(max(getattr(one, name) for one in group) for name in ("tokens", "sequences", "longest", "units"))
+                )
+                for group in groups
+            ]
+            found.append(sum(len(group) * cost(shape) for group, shape in zip(groups, largest, strict=True)))
+    return min(found)
+
+
+dimensions = st.builds(
+    Shape, st.integers(1, 300), st.integers(1, 20), st.integers(1, 64), st.sampled_from([0, 1, 7, 30])
+)
+
+
+@given(st.lists(dimensions, min_size=1, max_size=7), st.integers(1, 4))
+def test_the_plan_costs_the_least_of_all_divisions_and_each_batch_fits(known: list[Shape], most: int) -> None:
+    plans = planned(Counter(known), most)
+    expected, shapes = plans[-1]
+    assert expected == pytest.approx(by_hand(known, most))
+    assert len(shapes) <= most and shapes == sorted(set(shapes))
+    chosen = Shapes(known, most)
+    for own in known:
+        assert chosen.of(own).holds(own)
+    assert chosen.shapes == shapes, "a batch that was known needs no further shape"
+    costs = [each for each, _ in plans]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_training_and_scoring_share_the_shapes_by_what_they_save() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(400, 1200, (2, 300)).tolist()
+    trained, scored = ([Shape(tokens, 32, 40, 0) for tokens in each] for each in lengths)
+    of_training, of_scoring = planned_together(Counter(trained), dict.fromkeys(scored, 0.01))
+    assert len(of_training.shapes) + len(of_scoring.shapes) == SHAPES
+    assert len(of_training.shapes) > len(of_scoring.shapes) >= 1
+    assert 1 - sum(lengths[0]) / sum(of_training.of(each).tokens for each in trained) < 0.03
+    only, nothing = planned_together(Counter(trained), {})
+    assert len(only.shapes) == SHAPES and not nothing.shapes
+
+
+def test_a_batch_that_was_not_known_gets_a_shape_that_others_fit_too() -> None:
+    shapes = Shapes([Shape(100, 8, 20, 0)], 1)
+    found = shapes.of(Shape(1000, 8, 20, 0))
+    assert found == Shape(1024, 8, 24, 0) and 1 - 1000 / found.tokens < 1 / 16
+    assert shapes.of(Shape(970, 7, 20, 0)) == found and len(shapes.shapes) == 2
+
+
+def test_filling_keeps_the_rows_of_a_batch_and_has_a_size_of_two_at_least(tmp_path: Path) -> None:
+    part = examples_in(tmp_path / "train")
+    for rows, shapes in product((1, 5), (Shapes(), Shapes([Shape(200, 40, 30, 0)], 1))):
+        batch = collate(part, np.arange(rows), (0, 0))
+        found = filled(batch, shapes)
+        filling, tokens = found.filling, batch.num_tokens
+        assert filling is not None and filling.rows == rows
+        assert found.tokens_T[:tokens].tolist() == batch.tokens_T.tolist()
+        assert found.targets["labels"][:rows].tolist() == batch.targets["labels"].tolist()
+        assert filling.is_real_N.tolist() == [row < rows for row in range(len(filling.is_real_N))]
+        assert filling.lengths_S.tolist()[:rows] == batch.lengths and not filling.lengths_S[rows:].any()
+        # Each real token stands where its slot says, and each slot of a sequence holds its token.
+        slots_SL = filling.slots_SL
+        for number, (start, length) in enumerate(zip(batch.starts_S.tolist(), batch.lengths, strict=True)):
+            places = slots_SL[number, :length].tolist()
+            assert places == list(range(start, start + length))
+            assert filling.slot_T[places].tolist() == [number * slots_SL.shape[1] + place for place in range(length)]
+        assert (filling.slot_T[tokens:] == -1).all() and 0 <= slots_SL.min() and slots_SL.max() < found.num_tokens
+        # A compiler takes a size of 1 for a constant.
+        assert min(found.num_tokens, *slots_SL.shape, *found.sequences_KB.shape[1:]) >= 2
