@@ -77,11 +77,14 @@ def planned_together(trained: Mapping[Shape, float], scored: Mapping[Shape, floa
     """Return the shapes of training and those of scoring, SHAPES in all at most, with the least filling in all; both
     are given by the dimensions of batches, each with the number of times that it is computed."""
     nothing: list[tuple[float, list[Shape]]] = [(0.0, [])]
-    plans = [planned(known, SHAPES) if known else nothing for known in (trained, scored)]
-    pairs = [(one, other) for one in plans[0] for other in plans[1] if len(one[1]) + len(other[1]) <= SHAPES]
+    of_training, of_scoring = (planned(known, SHAPES) if known else nothing for known in (trained, scored))
     found = Shapes(), Shapes()
-    for shapes, (_, chosen) in zip(found, min(pairs, key=lambda pair: pair[0][0] + pair[1][0]), strict=True):
-        shapes.shapes = chosen
+    _, found[0].shapes, found[1].shapes = min(
+        (cost + more, shapes, others)
+        for cost, shapes in of_training
+        for more, others in of_scoring
+        if len(shapes) + len(others) <= SHAPES
+    )
     return found
 
 

@@ -95,7 +95,7 @@ class Compiled:
         return {name: values[: given.filling.rows] for name, values in outputs.items()}
 
     def eagerly(self) -> AbstractContextManager[object]:
-        """Return a context in which the same is computed operation by operation, so that hooks of modules are called."""
+        """Return a context in which the same is computed operation by operation, and hooks of modules are called."""
         stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
         return stance
 
