@@ -125,7 +125,8 @@ class ClassWeights:
         """Return the weights on a device; (C,), float32."""
         assert self.weights_C is not None or self._given is None, "bind was not called"
         # The device is known only at the first call; the copy is kept, so that later calls do not transfer it again.
-        self.weights_C = None if self.weights_C is None else self.weights_C.to(device)
+        if self.weights_C is not None and self.weights_C.device != device:
+            self.weights_C = self.weights_C.to(device)
         return self.weights_C
 
     def weighted(self, loss_N: Tensor, labels_N: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Numbers of rows are symbols in the graph, so it is compiled once and not for eac
 records a CUDA graph for each shape, which starts all kernels of a pass in one call of the host.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.data.shapes import Shapes, filled
-from nlu.losses.loss import RowLoss
+from nlu.losses.loss import ClassWeights, RowLoss
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.crf import CrfHead
 from nlu.models.layers.dropout import next_pass
@@ -29,6 +30,8 @@ ALLOWED_ON_CPU = "NLU_COMPILE_ON_CPU"
 """an environment variable: 1 = compile on a CPU too, as tests and `benchmarks/cuda.py --device cpu` do"""
 POOLED = ("first", "pooler", "mean")
 """the values of model.pooling that are computed with filling"""
+OF_GRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
+"""torch's logger that says why a function is computed without CUDA graphs, or for how many shapes they are recorded"""
 MOST_GRAPHS = 64
 """graphs of one function: one for training and one for scoring, for each head of a mixture and for each run"""
 
@@ -45,7 +48,7 @@ def require_compilable(device: torch.device) -> None:
 def eager_because(model: TaskModel, task: Task, data: Mapping[str, object]) -> str | None:
     """Return why this model and task are not compiled, as a clause; None if they are. `data`: its configuration."""
     backbone, heads = model.backbone, [each for each in model.modules() if isinstance(each, CrfHead)]
-    tasks = list(task.members.values()) if isinstance(task, Composite) else [task]
+    tasks = _members(task)
     losses = [getattr(each, "loss", None) for each in tasks]
     reasons = {
         "the encoder is none of BERT's family": not isinstance(backbone, Bert),
@@ -65,6 +68,10 @@ def eager_because(model: TaskModel, task: Task, data: Mapping[str, object]) -> s
     return next((why for why, is_so in reasons.items() if is_so), None)
 
 
+def _members(task: Task) -> list[Task]:
+    return list(task.members.values()) if isinstance(task, Composite) else [task]
+
+
 class Compiled:
     """Compiled functions, and the shapes of the batches that are trained on and of those that are scored."""
 
@@ -73,6 +80,7 @@ class Compiled:
         self.pieces = 0
         """in how many pieces micro-batches were computed when their shapes were chosen; 0: they were not"""
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
+        logging.getLogger(OF_GRAPHS).addFilter(_is_news)
         # A CUDA graph is started in one call; elsewhere there is none.
         mode = "reduce-overhead" if device.type == "cuda" else None
         self._terms = torch.compile(_terms, fullgraph=True, backend=backend, mode=mode)
@@ -141,6 +149,11 @@ class CompiledTask:
 
     def __init__(self, task: Task, compiled: Compiled):
         self._task, self._compiled = task, compiled
+        # Not by the first pass: what it keeps would be in memory that CUDA graphs overwrite.
+        for loss in (getattr(each, "loss", None) for each in _members(task)):
+            for weights in vars(loss).values() if loss is not None else ():
+                if isinstance(weights, ClassWeights):
+                    weights.on(compiled.device)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._task, name)
@@ -199,6 +212,11 @@ def _marked(batch: Batch) -> Batch:
     for by_column in (batch.sequences_KB, filling.slots_SL):
         torch._dynamo.mark_dynamic(by_column, 1)
     return batch
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # From 9 shapes on torch advises to use few shapes, as is done here.
+    return "distinct sizes" not in record.getMessage()
 
 
 @contextmanager

@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from nlu.data.examples import Examples
+from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.layers.filled_attention import rows_at
-from nlu.training.compiled import ALLOWED_ON_CPU, Compiled
+from nlu.tasks.classify import Classify
+from nlu.training.compiled import ALLOWED_ON_CPU, Compiled, CompiledTask
+from tests.models.parts import labels
 from tests.training.test_step import CPU, examples_in, stepper
 
 ROWS = [np.arange(7)]
@@ -41,6 +44,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     examples = examples_in(tmp_path_factory.mktemp("set") / "train")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ALLOWED_ON_CPU, "1")
+        # What a pass keeps in an object would be in memory that the next CUDA graph overwrites.
+        patch.setattr(torch._dynamo.config, "side_effect_replay_policy", "error")
         compiled = Compiled(CPU, backend=aot_autograd(fw_compiler=noted, bw_compiler=noted))
         found = [gradients(examples, each) for each in (None, compiled)]
     yield Traced(*found, operations)
@@ -72,6 +77,24 @@ def test_gradients_of_embeddings_are_not_left_to_the_compiler(traced: Traced) ->
 
 def test_the_graph_of_a_step_draws_no_random_numbers_of_torch(traced: Traced) -> None:
     assert not [name for name in traced.operations if "rand" in name or "bernoulli" in name or "dropout" in name]
+
+
+def test_class_weights_are_on_the_device_before_the_first_compiled_pass() -> None:
+    loss = CrossEntropy(class_weights={"no": 3.0})
+    loss.bind(["no", "yes"])
+    CompiledTask(Classify(loss, labels(2)), Compiled(torch.device("meta")))  # type: ignore[arg-type]
+    assert loss._weights.weights_C is not None
+    assert loss._weights.weights_C.device.type == "meta"
+
+
+def test_torch_does_not_advise_few_shapes_but_says_why_there_are_no_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter, maybe_warning_due_to_dynamic_shape
+
+    Compiled(CPU)
+    # It has warned, as it believes; the second argument names a shape.
+    assert maybe_warning_due_to_dynamic_shape({(shape,): print for shape in range(20)}, (21,))
+    log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to a test")
+    assert [record.getMessage() for record in caplog.records] == ["skipping cudagraphs due to a test"]
 
 
 def test_the_gradient_of_rows_is_that_of_an_embedding() -> None:
