@@ -150,7 +150,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         return batch, task.records(part, batch, evaluator.model, evaluator.outputs(batch))
 
     bad: list[int] = []
-    with _scoring(evaluator.model):
+    with scoring(evaluator.model):
         for _, (batch, records) in by_parts(passed, batches, ranks.device):
             for example, record in zip(batch.examples_B.tolist(), records, strict=True):
                 if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
@@ -207,7 +207,8 @@ def scores_of_all(scorer: Scorer, ranks: Ranks) -> Scores:
 
 
 @contextmanager
-def _scoring(model: nn.Module) -> Iterator[None]:
+def scoring(model: nn.Module) -> Iterator[None]:
+    """Compute nothing by chance in the block."""
     was_training = model.training
     model.eval()
     try:

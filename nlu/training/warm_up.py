@@ -19,6 +19,7 @@ from nlu.data.targets.base import Key
 from nlu.runs import summary
 from nlu.tasks.task import Outputs
 from nlu.training.compiled import Compiled
+from nlu.training.evaluation import scoring
 from nlu.training.memory import divided, more_pieces, release, tried
 from nlu.training.parts import Training
 from nlu.training.passes import Share
@@ -77,15 +78,17 @@ def warm_up(run: Training) -> None:
 
 def _computed(run: Training, compiled: Compiled, trained: list[Known], scored: list[Known]) -> bool:
     """Compute each shape, for each set of a mixture, which has a graph of its own; returns whether memory sufficed."""
-    passes, model = run.stepper.passes, run.stepper.model
-    nothing, fits = dict.fromkeys(passes.weights, 0.0), True
+    passes, fits = run.stepper.passes, True
+    nothing = dict.fromkeys(passes.weights, 0.0)
 
     def train(batch: Batch) -> Tensor:
         return passes.backward(Share(batch, is_own=True), nothing, BEFORE, 0)
 
     @torch.inference_mode()
     def score(batch: Batch) -> Outputs:
-        return run.evaluator(batch.member).outputs(batch)
+        evaluator = run.evaluator(batch.member)
+        with scoring(evaluator.model):
+            return evaluator.outputs(batch)
 
     to_train, to_score = _one_of_each(trained, compiled.trained), _one_of_each(scored, compiled.scored)
     with run.progress.task("trainer.compile", len(to_train) + len(to_score)) as bar, summary.unheard():
@@ -95,12 +98,10 @@ def _computed(run: Training, compiled: Compiled, trained: list[Known], scored: l
             bar.advance()
         passes.forget_gradients()
         passes.undo(BEFORE)
-        model.eval()
         for known in to_score:
             # A batch that does not fit is halved when its set is scored.
             _twice(score, known)
             bar.advance()
-        model.train()
     return fits
 
 
