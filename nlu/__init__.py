@@ -29,6 +29,7 @@ def load(
     batch_size: int = 64,
     precision: str | None = None,
     long: str | None = None,
+    compile: bool = False,
 ) -> "Loaded":
     """Load a trained run, to predict, score and encode in Python.
 
@@ -36,8 +37,9 @@ def load(
     `checkpoint` is best, last, best-2 or the path of one. `head_name` names the head of a run with several. `device` is
     auto, cpu or cuda. Predictions do not depend on `batch_size`. `precision` is fp32, bf16, int8 or
     int8_compiled; None = that of training. `long` is cut, windows or error, for texts of more than `data.max_len`
-    tokens; None = `data.long` of training. Raises nlu.config.errors.UserError if the run does not exist, and a subclass
-    if a checkpoint is damaged.
+    tokens; None = `data.long` of training. `compile` computes predictions and scores, not vectors, by torch.compile on
+    CUDA, in batches that are filled up to a few shapes: docs/guarantees.md. Raises nlu.config.errors.UserError if the
+    run does not exist, and a subclass if a checkpoint is damaged.
 
         run = nlu.load("outputs/mine")
         run.predict(["a text", "another"])      # pairs: [("a", "b")]
@@ -54,6 +56,7 @@ def load(
         batch_size=batch_size,
         precision=precision,
         long=long,
+        compile=compile,
     )
 
 

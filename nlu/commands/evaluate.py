@@ -90,6 +90,11 @@ def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
             "compare is true, which scores the run's own sets as they are; leave out data, max_rows and group_by, or "
             "set compare=false"
         )
+    if config.get("compare") and config.get("compile"):
+        found.append("compare is true, which compares to the bit, but compile is true; set one of them to false")
+    trainer = config.get("trainer")
+    if config.get("run") is None and isinstance(trainer, Mapping) and trainer.get("compile"):
+        found.append("trainer.compile is true, but nothing is trained; set compile=true instead")
     if config.get("group_by") is not None and not named:
         found.append("group_by is set, but the rows to score are not; set data.test=FILE or data.dev=FILE")
     folds = config.get("folds")

@@ -77,6 +77,9 @@ class _Job(_Command):
 class _Prediction(_Batches, _Head, _Command):
     precision: Node | None = None
     """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training."""
+    compile: bool = False
+    """Compute by torch.compile over batches of few shapes, on CUDA; the last digits then depend on the shape:
+    docs/guarantees.md."""
     long: Literal["cut", "windows", "error"] | None = None
     """What becomes of texts of more than data.max_len tokens; windows = windows of the whole text; null = data.long of
     training."""
@@ -156,6 +159,9 @@ class Evaluate(Run, _Head):
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     table: str | None = None
     """A tsv file to which each scored set adds a row, created if absent; null = none."""
+    compile: bool = False
+    """Compute by torch.compile over batches of few shapes, on CUDA; the last digits then depend on the shape:
+    docs/guarantees.md."""
     compare: bool = False
     """Score the run's own sets again, and report whether the scores are equal to the bit."""
     max_rows: PositiveInt | None = None

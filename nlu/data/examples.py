@@ -112,6 +112,25 @@ def sampled(part: Examples, rows: int | None, seed: int) -> Examples:
     return part.some(np.flatnonzero(_of_each_class(class_N, part.rows_N, rows, seed)))
 
 
+def sample(part: Examples, count: int, seed: int) -> Examples:
+    """Return `count` examples of a set, or all if it has fewer: the same share of each label, drawn with the seed.
+
+    If an example has several labels, the first one counts.
+    """
+    if count >= len(part):
+        return part
+    strata, counts_N = part.target.strata(part.stored, part.rows_N)
+    has_N = counts_N > 0
+    first_N = np.full(len(part), -1, np.int64)
+    first_N[has_N] = strata[(np.cumsum(counts_N) - counts_N)[has_N]]
+    # Sort by label and, within a label, at random. Equal steps through this order take the same share of each label.
+    chance_N = np.random.default_rng(seed).permutation(len(part))
+    by_label_N = np.lexsort((chance_N, first_N))
+    # Take every (len / count)-th row in the order of labels.
+    taken = ((np.arange(count) + 0.5) * len(part) / count).astype(np.int64)
+    return part.some(np.sort(by_label_N[taken]))
+
+
 def _groups_of(part: Examples) -> np.ndarray | None:
     """Return the hash of each row's group or query, (N,); None if rows may be separated."""
     if (group_N := part.stored.group_N[part.rows_N]).any():

@@ -42,6 +42,10 @@ class Shape:
         """Return the dimensions of a batch."""
         return cls(batch.num_tokens, batch.num_sequences, batch.lengths[-1], batch.num_units)
 
+    def cost(self) -> float:
+        """Return the time of a batch, in times of a token in the layers around attention."""
+        return self.tokens + SLOT_COST * self.sequences * self.longest
+
     def holds(self, other: "Shape") -> bool:
         """Return whether a batch of the other dimensions fits."""
         return all(getattr(self, each.name) >= getattr(other, each.name) for each in fields(self))
@@ -65,12 +69,18 @@ class Shapes:
         self.shapes = planned(Counter(known), most)[-1][1] if known else []
 
     def of(self, own: Shape) -> Shape:
-        """Return the smallest shape that holds a batch. One that none holds, and that was not known, gets its own."""
-        found = next((shape for shape in self.shapes if shape.holds(own)), None)
-        if found is None:
-            # A sixteenth of the power of two below its tokens: others of about its size fit too.
-            insort(self.shapes, found := own.rounded(max(STEP, 2 ** (own.tokens.bit_length() - 5))))
-        return found
+        """Return the cheapest shape that holds a batch. One that none holds, and that was not known, gets its own."""
+        if found := [shape for shape in self.shapes if shape.holds(own)]:
+            return min(found, key=Shape.cost)
+        # A sixteenth of the power of two below its tokens: others of about its size fit too.
+        insort(self.shapes, new := own.rounded(max(STEP, 2 ** (own.tokens.bit_length() - 5))))
+        return new
+
+
+def covering(sequences: int, longest: int, most: int) -> list[Shape]:
+    """Return at most so many shapes that hold all batches of at most so many sequences of at most so many tokens."""
+    tokens = np.ceil(np.geomspace(STEP, max(STEP, sequences * longest), most)).astype(int).tolist()
+    return sorted({Shape(each, min(each, sequences), min(each, longest), each).rounded() for each in tokens})
 
 
 def planned_together(trained: Mapping[Shape, float], scored: Mapping[Shape, float]) -> tuple[Shapes, Shapes]:

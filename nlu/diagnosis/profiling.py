@@ -32,6 +32,7 @@ from nlu.inference.cells import PredictedRow
 from nlu.inference.input_rows import found
 from nlu.inference.locate import Located
 from nlu.inference.predict_files import Chunk, Work, work_of
+from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
 from nlu.optim.optimizer import set_learning_rate
 from nlu.runs import logs
@@ -215,7 +216,8 @@ def profile_prediction(
     asked = Predict(run=config.run, input=Input(path=config.rows), output=STANDARD, batch_size=batch_size)
     trained = load_trained(located)
     with found(config.rows, "auto", "rows") as file, progress.task("profiling"):
-        work = work_of(asked, trained, file, ranks)
+        predictor = Predictor(trained, ranks.device, batch_size=batch_size, owns=True)
+        work = work_of(asked, predictor, file)
         phases = phases_on(ranks.device)
         rows = iter(work.source.rows())
         first = list(islice(rows, config.warmup * batch_size))

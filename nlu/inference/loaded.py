@@ -41,6 +41,7 @@ class Loaded:
     def of(
         cls, run: str | Path, *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
         batch_size: int = 64, precision: str | None = None, long: str | None = None,
+        compile: bool = False,
     ) -> "Loaded":  # fmt: skip
         """Load a run; see `nlu.load`."""
         if batch_size < 1:
@@ -50,7 +51,8 @@ class Loaded:
         if long not in (None, *CHOICES):
             raise UserError(f"long is {long!r} but must be {one_of(CHOICES)}, or None for the run's own")
         trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision, long=long)
-        return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size, owns=True))
+        where = choose_device(device, 0, keys="")
+        return cls(Predictor(trained, where, batch_size=batch_size, owns=True, compile=compile))
 
     def __repr__(self) -> str:
         trained = self.trained
@@ -99,8 +101,11 @@ class Loaded:
         part = self._examples(values, target)
         ranks = Ranks(0, 1, self.predictor.device)
         with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
-            precision, batch_size = self.predictor.precision, self.predictor.batch_size
-            evaluator = Evaluator(trained.model, trained.task, ranks, precision, batch_size, Path(folder))
+            own = self.predictor
+            own.plan(part)
+            evaluator = Evaluator(
+                trained.model, trained.task, ranks, own.precision, own.batch_size, Path(folder), own.compiled
+            )
             scored = score(evaluator, part, trained.decided, lambda count: None)
             scored.spool.close()
         return scored.scores.metrics

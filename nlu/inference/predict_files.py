@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from nlu.config.errors import UserError, keys_called
 from nlu.config.sentences import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
+from nlu.data.examples import in_memory
 from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
@@ -29,7 +30,7 @@ from nlu.inference.locate import Located
 from nlu.inference.output_formats import output_of
 from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
-from nlu.inference.trained import Trained, load_trained
+from nlu.inference.trained import load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
 from nlu.training.ranks import Ranks, process_group
@@ -62,15 +63,18 @@ def run_prediction(config: Predict, located: Located) -> int:
         trained = load_trained(located, precision=config.precision, long=config.long)
         # Before any row is looked at: a run that predicts none may read no rows of this kind.
         require_predicting(trained)
+        predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True, compile=config.compile)
         with ExitStack() as held, keys_called(KEYS):
             works = []
             # All rows of all files are read before the first one is predicted.
             for name, output in pairs:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
-                works.append(work_of(own, trained, path, ranks))
+                works.append(work_of(own, predictor, path))
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
+            for work in works:
+                work.plan()
             for work in works:
                 work.run(ranks)
         for pieces in outputs if ranks.is_first else ():
@@ -78,13 +82,13 @@ def run_prediction(config: Predict, located: Located) -> int:
     return 0
 
 
-def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks) -> "Work":
+def work_of(config: Predict, predictor: Predictor, path: Path) -> "Work":
     """Check all rows of a file. Raises UserError for the user's mistakes."""
+    trained = predictor.trained
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans)
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
-    predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True)
     may_skip = config.on_bad_row == "skip"
     # All rows are read once before any is predicted, so a bad row in the last line is reported within seconds, and
     # nothing is written then.
@@ -113,6 +117,15 @@ class Work:
     is_output_closed: bool = False
     """whether the reader of standard output has closed it"""
     bar: Bar = field(init=False)
+
+    def plan(self) -> None:
+        """With compile=true, choose the shapes of batches by the first rows, whatever was predicted before a kill."""
+        predictor = self.predictor
+        if predictor.compiled is None or predictor.compiled.scored.shapes:
+            return
+        if first := next(filter(None, map(self._usable, self._chunks())), None):
+            encoded = predictor.encode([row.values for _, row in first])
+            predictor.plan(in_memory(encoded, predictor.trained.layout))
 
     def run(self, ranks: Ranks) -> None:
         """Predict all rows and write them. All ranks must call it."""
@@ -197,13 +210,7 @@ class Work:
 
     def piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""
-        # Whether a row can be used was checked in the first pass, but 8 bytes for each row of a large file were not
-        # kept.
-        usable = [
-            (place, row)
-            for place, (row, _) in enumerate(chunk)
-            if isinstance(row, Row) and bad_row(row, self.source, self.predictor.problem) is None
-        ]
+        usable = self._usable(chunk)
         cells = [self.columns.empty() for _ in chunk]
         if usable:
             encoded = self.predictor.encode([row.values for _, row in usable])
@@ -224,9 +231,19 @@ class Work:
             ]
         )
 
+    def _usable(self, chunk: Chunk) -> list[tuple[int, Row]]:
+        """Return the rows that can be used, with their places in a chunk."""
+        # That was checked in the first pass, but 8 bytes for each row of a large file were not kept.
+        return [
+            (place, row)
+            for place, (row, _) in enumerate(chunk)
+            if isinstance(row, Row) and bad_row(row, self.source, self.predictor.problem) is None
+        ]
+
     def _plan(self) -> dict[str, object]:
         """Return everything that determines the bytes of the output."""
         trained, config = self.predictor.trained, self.config
+        compiled = self.predictor.compiled
         return {
             # Weights, their moving average, labels and tokenizer.
             "checkpoint": [
@@ -254,4 +271,5 @@ class Work:
             "max_rows": config.max_rows,
             "precision": trained.config.precision,
             "chunk_rows": CHUNK_ROWS,
+            **({} if compiled is None else {"compile": [list(astuple(shape)) for shape in compiled.scored.shapes]}),
         }

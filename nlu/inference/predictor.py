@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlu.config.errors import keys_called
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples, in_memory
@@ -18,6 +19,7 @@ from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
 from nlu.inference.cells import LOGITS, require_predicting
+from nlu.inference.compiling import choose_shapes, compiled_for
 from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.trained import Trained
@@ -27,6 +29,7 @@ from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import KeptMemory, by_parts
 from nlu.training.precision import NumberFormat
+from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +39,11 @@ Result = TypeVar("Result")
 class Predictor:
     """Predicts as the run does when it is scored: the prediction for a row depends only on that row."""
 
-    def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64, owns: bool = False):
-        """`owns`: nothing else computes with the model or writes its weights, so it may hold them rounded."""
+    def __init__(
+        self, trained: Trained, device: torch.device, *, batch_size: int = 64, owns: bool = False, compile: bool = False
+    ):
+        """`owns`: nothing else computes with the model or writes its weights, so it may hold them rounded; `compile`:
+        by torch.compile, as the key of the commands says. Raises UserError where that is refused."""
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision)
         if isinstance(self.precision, Int8):
@@ -50,6 +56,10 @@ class Predictor:
             for each in backbone.encoder.modules():
                 if type(each) is Linear:
                     each.bfloat16()
+        self.compiled = None
+        if compile:
+            with keys_called({"trainer.": ""}):
+                self.compiled = compiled_for(trained.model, trained.task, trained.config.data, self.precision, device)
         self._memory = KeptMemory()
         warn_of_batches(trained.model, self.precision, device)
 
@@ -63,12 +73,26 @@ class Predictor:
         return self.trained.lengths.encode(self.trained.layout, self.trained.tokenizer, values)
 
     def try_out(self) -> None:
-        """Predict a row that any run can read, so that an error of the model appears early.
+        """Predict a simple row, eagerly, so that an error of the model appears early.
 
         Raises UserError for a run that cannot predict rows.
         """
         require_predicting(self.trained)
-        self.predict(self.encode([dict.fromkeys(self.trained.layout.alternatives[-1], "a")]))
+        compiled, self.compiled = self.compiled, None
+        try:
+            self.predict(self.encode([self.simple_row()]))
+        finally:
+            self.compiled = compiled
+
+    def simple_row(self) -> Values:
+        """Return a row that any run can read."""
+        return dict.fromkeys(self.trained.layout.alternatives[-1], "a")
+
+    def plan(self, part: Examples) -> None:
+        """With compile=true, choose the shapes of all batches that will come, by those of the first rows."""
+        if self.compiled is not None and not self.compiled.scored.shapes:
+            ranks = Ranks(0, 1, self.device)
+            choose_shapes(self.compiled, [part], self.batch_size, self.trained.lengths.max_len, ranks)
 
     def predict(
         self, encoded: EncodedRows, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
@@ -78,6 +102,7 @@ class Predictor:
         With `with_logits` each also has its `logits`: a list, or for a tagged row one for each unit.
         """
         part = in_memory(encoded, self.trained.layout)
+        self.plan(part)
         # Batches are in the order of lengths. Each result goes to the place of its row, so no row keeps the shared
         # empty one.
         found: list[dict[str, Any]] = [{}] * len(part)
@@ -158,12 +183,18 @@ class Predictor:
             outputs = self.trained.task.forward(self.trained.model, batch.to(self.device))
         return _logits(batch, outputs)
 
+    def _outputs(self, batch: Batch) -> Outputs:
+        task, model = self.trained.task, self.trained.model
+        with self.precision.autocast(self.device):
+            if self.compiled is not None:
+                return self.compiled.outputs(task, model, batch)
+            return task.forward(model, batch.to(self.device))
+
     @torch.inference_mode()
     def _of_batch(self, batch: Batch, with_logits: bool) -> tuple[list[dict[str, Any]], int]:
         """Return the prediction of each example, and for how many the logits are not finite."""
         task, model = self.trained.task, self.trained.model
-        with self.precision.autocast(self.device):
-            outputs = task.forward(model, batch.to(self.device))
+        outputs = self._outputs(batch)
         found = [task.finished(one, self.trained.decided) for one in task.predictions(batch, model, outputs)]
         if with_logits:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):

@@ -27,13 +27,12 @@ from nlu.config.mixtures import own_name
 from nlu.config.schema import Run
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, sample
 from nlu.data.opening import Store
 from nlu.data.order import evaluation_batches
 from nlu.display.console_tables import metric_text, numbers, print_table, table_of
 from nlu.display.progress_bars import Progress
 from nlu.inference.locate import LABELS, Located
-from nlu.inference.score_run import sample
 from nlu.inference.trained import Trained, load_trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import open_pretrained

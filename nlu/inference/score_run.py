@@ -23,12 +23,13 @@ from nlu.config.schema import Run
 from nlu.config.sentences import counted
 from nlu.config.targets import build
 from nlu.data.dataset import Files
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, sample
 from nlu.data.mixture import own_sets
 from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress_bars import Progress, bars
 from nlu.display.score_figures import draw_scores, print_scores
+from nlu.inference.compiling import choose_shapes, compiled_for
 from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import Located
 from nlu.inference.scores_table import append_scores
@@ -47,6 +48,7 @@ from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
 from nlu.training.build import build_data, build_model, build_task
+from nlu.training.compiled import require_compilable
 from nlu.training.evaluation import Evaluator, Scored, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
@@ -56,6 +58,7 @@ log = logging.getLogger(__name__)
 EXIT_DIFFERS = 1
 """exit status with compare=true: a score differs from the recorded one"""
 RESULT = "result.json"
+CALLED = {"folds.group_by": "group_by", "trainer.compile": "compile"}
 Metrics = dict[str, dict[str, float | None]]
 
 
@@ -169,8 +172,10 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     `named` are those of dev and test for which the command gives rows; if empty, the sets of the configuration are
     scored. Raises UserError for the user's mistakes, before anything is written.
     """
-    with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
+    with process_group(config.trainer.device) as ranks, keys_called(CALLED):
         logs.set_up(None, ranks.rank)
+        if config.compile:
+            require_compilable(ranks.device)
         config = with_precision(config, ranks)
         if int8 := int8_of(config.precision):
             int8.require(ranks.device)
@@ -212,7 +217,7 @@ def _compare_and_write(
     status = 0
     if config.compare:
         assert located is not None, "validated together"
-        status = _compare(located, found, result)
+        status = _compare(config, located, found, result)
     if config.out is not None:
         write_json(folder / RESULT, result)
         draw_scores(folder / "plots", found)
@@ -282,8 +287,14 @@ def _score_all(
     into = folder / "predictions"
     evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into)
     warn_of_batches(subject.model, precision, ranks.device)
-    for name, whole in subject.sets.items():
-        part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
+    sets = subject.sets
+    if config.max_rows is not None:
+        sets = {name: sample(whole, config.max_rows, config.seed) for name, whole in sets.items()}
+    if config.compile:
+        evaluator.compiled = compiled_for(subject.model, subject.task, config.data, precision, ranks.device)
+    if evaluator.compiled is not None:
+        choose_shapes(evaluator.compiled, sets.values(), batch_size, config.data["max_len"], ranks)
+    for name, part in sets.items():
         with progress.task(f"scoring {name}", len(part)) as bar:
             scored = score(evaluator, part, decided, bar.advance)
         # Weights that were never scored lack a threshold. As in training, the first set decides it for all.
@@ -315,25 +326,6 @@ def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
         yield Path(ranks.from_first(own))
 
 
-def sample(part: Examples, count: int, seed: int) -> Examples:
-    """Return `count` examples of a set, or all if it has fewer: the same share of each label, drawn with the seed.
-
-    If an example has several labels, the first one counts.
-    """
-    if count >= len(part):
-        return part
-    strata, counts_N = part.target.strata(part.stored, part.rows_N)
-    has_N = counts_N > 0
-    first_N = np.full(len(part), -1, np.int64)
-    first_N[has_N] = strata[(np.cumsum(counts_N) - counts_N)[has_N]]
-    # Sort by label and, within a label, at random. Equal steps through this order take the same share of each label.
-    chance_N = np.random.default_rng(seed).permutation(len(part))
-    by_label_N = np.lexsort((chance_N, first_N))
-    # Take every (len / count)-th row in the order of labels.
-    taken = ((np.arange(count) + 0.5) * len(part) / count).astype(np.int64)
-    return part.some(np.sort(by_label_N[taken]))
-
-
 def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findings]) -> dict[str, object]:
     """Return the content of result.json."""
     return {
@@ -349,7 +341,7 @@ def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findi
     }
 
 
-def _compare(located: Located, found: Mapping[str, Findings], result: dict[str, object]) -> int:
+def _compare(config: Evaluate, located: Located, found: Mapping[str, Findings], result: dict[str, object]) -> int:
     """Log whether the scores equal the recorded ones; returns the exit status."""
     recorded = recorded_scores(located)
     if not set(recorded) & set(found):
@@ -371,6 +363,8 @@ def _compare(located: Located, found: Mapping[str, Findings], result: dict[str, 
         return 0
     for line in wrong:
         log.warning("compare: %s", line)
+    if config.trainer.compile:
+        log.warning("compare: the run was scored with trainer.compile=true, which rounds otherwise than this command")
     log.warning("compare: python -m nlu.doctor %s names what has changed since", located.run_dir)
     return EXIT_DIFFERS
 

@@ -107,7 +107,9 @@ class Newest:
             located = locate(self._config.run, self._config.checkpoint).of_head(self._config.head_name)
             mark = _mark(located)
             trained = load_trained(located, precision=self._config.precision, long=self._config.long)
-            predictor = Predictor(trained, self._device, batch_size=self._config.batch_size, owns=True)
+            predictor = Predictor(
+                trained, self._device, batch_size=self._config.batch_size, owns=True, compile=self._config.compile
+            )
             # If a checkpoint is replaced while it is read, the result may mix both.
             if _mark(located) == mark:
                 break

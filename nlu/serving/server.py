@@ -341,6 +341,9 @@ def run_server(config: Serve, listener: socket.socket) -> int:
     newest = Newest(config)
     _allow_files()
     app = Application(config, newest)
+    if config.compile:
+        # Before any client waits, and in the thread of the model, to which CUDA graphs belong.
+        app.batcher.submit(newest.served.predictor, [newest.served.predictor.simple_row()]).result()
     settings = uvicorn.Config(
         app.routes(),
         log_config=None,

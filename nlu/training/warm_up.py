@@ -40,6 +40,7 @@ class Known:
     def __init__(self, part: Examples, examples_B: np.ndarray, key: Key, times: float):
         """`times`: how often it stands for a batch of the run."""
         self.part, self.times, self._examples_B, self._key = part, times, examples_B, key
+        self.rows = len(examples_B)
         self.shape = Shape.of(self.batch())
 
     def batch(self) -> Batch:
@@ -136,6 +137,12 @@ def _trained(run: Training) -> Iterator[Known]:
                 yield Known(part, examples_B, (run.seed, epoch), total / len(numbers))
 
 
+def known_batches(part: Examples, batches: list[np.ndarray], times: float = 1) -> Iterator[Known]:
+    """Yield batches of a set, evenly over it, which is scored so many times."""
+    places = np.unique(np.linspace(0, max(0, len(batches) - 1), KNOWN).astype(int))[: len(batches)]
+    yield from (Known(part, batches[each], SCORING, times * len(batches) / len(places)) for each in places.tolist())
+
+
 def _scored(run: Training) -> Iterator[Known]:
     """Yield batches of this rank, evenly over the sets that are scored: while training, and at the end of the run."""
     ranks, total = run.stepper.ranks, run.due.total_steps
@@ -146,5 +153,4 @@ def _scored(run: Training) -> Iterator[Known]:
         batches = evaluation_batches(
             part.lengths_N, batch_size=run.trainer.rows_to_score, rank=ranks.rank, world_size=ranks.world_size
         )
-        places = np.unique(np.linspace(0, max(0, len(batches) - 1), KNOWN).astype(int))[: len(batches)]
-        yield from (Known(part, batches[each], SCORING, times * len(batches) / len(places)) for each in places.tolist())
+        yield from known_batches(part, batches, times)

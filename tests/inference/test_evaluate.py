@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nlu.data.examples import sample
 from nlu.data.prepare import prepare_scoring
 from nlu.data.targets import Classes
-from nlu.inference.score_run import differs, sample
+from nlu.inference.score_run import differs
 from tests.inference.runs import evaluate, kept, trained
 from tests.training.kinds import TASKS, read, write
 
