@@ -32,7 +32,7 @@ POOLED = ("first", "pooler", "mean")
 """the values of model.pooling that are computed with filling"""
 OF_GRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
 """torch's logger that says why a function is computed without CUDA graphs, or for how many shapes they are recorded"""
-MOST_GRAPHS = 64
+MOST_GRAPHS = 1000
 """graphs of one function: one for training and one for scoring, for each head of a mixture and for each run"""
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
@@ -33,6 +34,7 @@ from nlu.methods.fgm import Fgm
 from nlu.methods.freelb import FreeLb
 from nlu.methods.plain import Plain
 from nlu.methods.rdrop import RDrop
+from nlu.models.encoders import bert as encoders_bert
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers import dropout, filled_attention
 from nlu.models.layers.dropout import TokenKeys, hashed, layer_keys
@@ -269,6 +271,21 @@ def test_where_memory_runs_out_the_shapes_are_those_of_pieces(is_late: bool, tmp
     assert refused and last.pieces > 1 and max(shape.tokens for shape in last.trained.shapes) <= most
     # They are chosen again where a process that continues would do so.
     assert len(watched.compiled) == 1 + is_late
+
+
+@pytest.mark.thorough
+def test_layers_that_each_have_another_number_of_heads_are_one_graph(examples: Examples) -> None:
+    def with_pruned_heads(*given: Any) -> dict[str, Any]:
+        return {**sizes_of(*given), "pruned_heads": {layer: list(range(layer)) for layer in range(10)}}
+
+    sizes_of = encoders_bert.resolve_sizes
+    with mock.patch.object(encoders_bert, "resolve_sizes", with_pruned_heads):
+        model = task_model(bert(hidden_size=24, heads=12, layers=10), "single", 2).eval()
+    batch, task = collate(examples, np.arange(5)), classify(CrossEntropy())
+    with compiling("aot_eager"), torch.inference_mode():
+        found = Compiled(CPU, backend="aot_eager").outputs(task, model, batch)["logits"]
+        torch.testing.assert_close(found, model(batch))
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def with_filling(shapes: Shapes, **options: Any) -> Stepper:

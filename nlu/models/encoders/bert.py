@@ -218,7 +218,8 @@ class Bert(nn.Module):
             nn.init.zeros_(module.bias)
 
 
-@torch.compiler.nested_compile_region
+# Pruned layers may each have another number of heads.
+@torch.compiler.nested_compile_region(max_reuse_entries=1000)
 def _filled_layer(
     layer: nn.Module, heads: int, hidden_TD: Tensor, slots_SL: Tensor, lengths_S: Tensor, slot_T: Tensor,
     starts_S: Tensor | None, keys_T: Tensor | None,
