@@ -7,7 +7,6 @@ Axes: T tokens, S sequences, L the longest sequence of a shape, B examples, U un
 of groups, K sequences of an example.
 """
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -67,13 +66,16 @@ class Shapes:
     def __init__(self, known: Sequence[Shape] = (), most: int = SHAPES):
         """`known`: the dimensions of the batches that will come, as far as they are known; `most`: shapes for them."""
         self.shapes = planned(Counter(known), most)[-1][1] if known else []
+        self.others: set[Shape] = set()
+        """those of batches that were not known"""
 
     def of(self, own: Shape) -> Shape:
         """Return the cheapest shape that holds a batch. One that none holds, and that was not known, gets its own."""
         if found := [shape for shape in self.shapes if shape.holds(own)]:
             return min(found, key=Shape.cost)
-        # A sixteenth of the power of two below its tokens: others of about its size fit too.
-        insort(self.shapes, new := own.rounded(max(STEP, 2 ** (own.tokens.bit_length() - 5))))
+        # A sixteenth of the power of two below its tokens: others of about its size get the same. It does not depend on
+        # the batches before, which a run that continues has not seen.
+        self.others.add(new := own.rounded(max(STEP, 2 ** (own.tokens.bit_length() - 5))))
         return new
 
 

@@ -54,7 +54,7 @@ def test_the_plan_costs_the_least_of_all_divisions_and_each_batch_fits(known: li
     chosen = Shapes(known, most)
     for own in known:
         assert chosen.of(own).holds(own)
-    assert chosen.shapes == shapes, "a batch that was known needs no further shape"
+    assert chosen.shapes == shapes and not chosen.others, "a batch that was known needs no further shape"
     costs = [each for each, _ in plans]
     assert costs == sorted(costs, reverse=True)
 
@@ -71,11 +71,13 @@ def test_training_and_scoring_share_the_shapes_by_what_they_save() -> None:
     assert len(only.shapes) == SHAPES and not nothing.shapes
 
 
-def test_a_batch_that_was_not_known_gets_a_shape_that_others_fit_too() -> None:
-    shapes = Shapes([Shape(100, 8, 20, 0)], 1)
-    found = shapes.of(Shape(1000, 8, 20, 0))
-    assert found == Shape(1024, 8, 24, 0) and 1 - 1000 / found.tokens < 1 / 16
-    assert shapes.of(Shape(970, 7, 20, 0)) == found and len(shapes.shapes) == 2
+def test_the_shape_of_a_batch_that_was_not_known_does_not_depend_on_those_before() -> None:
+    own = Shape(970, 7, 20, 0)
+    shapes, continued = (Shapes([Shape(100, 8, 20, 0)], 1) for _ in range(2))
+    larger = shapes.of(Shape(1200, 9, 20, 0))
+    assert larger == Shape(1216, 9, 24, 0) and 1 - 1200 / larger.tokens < 1 / 16
+    assert shapes.of(own) == continued.of(own) == shapes.of(Shape(961, 7, 18, 0)) == Shape(992, 7, 24, 0)
+    assert shapes.others == {larger, Shape(992, 7, 24, 0)} and len(shapes.shapes) == 1
 
 
 def test_filling_keeps_the_rows_of_a_batch_and_has_a_size_of_two_at_least(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class Watched:
     def now(self) -> tuple[int, int]:
         """Graphs so far, and shapes of the last run."""
         last = self.compiled[-1]
-        return counters["stats"]["unique_graphs"], len(last.trained.shapes) + len(last.scored.shapes)
+        shapes = [shape for each in (last.trained, last.scored) for shape in (*each.shapes, *each.others)]
+        return counters["stats"]["unique_graphs"], len(shapes)
 
 
 @contextmanager
