@@ -59,7 +59,7 @@ from tests.training.test_step import CPU, ROWS, examples_in, stepper, words_of_o
 
 ARCHITECTURES = {
     "bert": (),
-    "albert": ("model.embedding_size=4", "model.layer_groups=1", "model.layers=3"),
+    "albert": ("model.embedding_size=4", "model.layer_groups=1", "model.layers=2"),
     "simbert": ("model.pooling=pooler", "model.layers=2"),
     "e5_small": ("model.pooling=mean", "model.layers=2", "model.segment_types=1"),
 }
@@ -71,9 +71,13 @@ RUN = ("trainer.batch_size=4", "trainer.accumulation=2", "trainer.eval_interval=
 def assert_same_weights(folder: Path) -> None:
     """Assert that the weights of an eager and of a compiled run differ by no more than rounding."""
     eager, compiled = (tensors(folder / name, "last/model") for name in ("eager", "compiled"))
-    for name, expected in eager.items():
-        # Rounding of a gradient near 0, which AdamW makes large, moves a weight by a millionth.
-        assert np.abs(expected - compiled[name]).max() <= 1e-5 * np.abs(expected).max() + 1e-6, name
+    moved, whole = (
+        np.concatenate([one.ravel() for one in each])
+        for each in ([eager[name] - compiled[name] for name in eager], eager.values())
+    )
+    assert np.linalg.norm(moved) <= 1e-5 * np.linalg.norm(whole)
+    # AdamW makes the rounding of a gradient near 0 large.
+    assert np.abs(moved).max() <= 1e-5
 
 
 def both(folder: Path, *overrides: str) -> None:
