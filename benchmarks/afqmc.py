@@ -34,9 +34,11 @@ def options(description: str | None, *, turns: bool = True, steps_on_a_device: b
         out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=[size for size in SIZES if size != TINY])
         out.add_argument("--batch-size", nargs="+", type=int, default=[32])
         out.add_argument(
-            "--compiled", type=float, metavar="SECONDS",
+            "--compiled",
+            type=float,
+            metavar="SECONDS",
             help="also measure both sides compiled; one that takes longer to start is left out",
-        )  # fmt: skip
+        )
         out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         precision_option(out)
     return out

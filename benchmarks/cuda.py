@@ -231,9 +231,8 @@ def counts(profiler: Any, step_s: float) -> Measure:
 
     on_host = [event.name for event in profiler.events() if event.device_type == DeviceType.CPU]
     on_device = [
-        event for event in profiler.events()
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
-    ]  # fmt: skip
+        event for event in profiler.events() if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+    ]
     kernels = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
     busy_s = sum(event.self_device_time_total for event in on_device) / 1e6
     return {
@@ -244,12 +243,9 @@ def counts(profiler: Any, step_s: float) -> Measure:
     }
 
 
-def profiled(
-    turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str, compiled: bool
-) -> None:
+def profiled(turns: Turns, *, size: str, steps: int, threads: int, **run: Any) -> None:
     """A side that profiles the steps of `python -m nlu.train`."""
-    overrides = training_overrides(size, batch_size, device, precision, compiled=compiled)
-    paced_command(StepProfile(turns, steps=steps, device=device), overrides, threads)
+    paced_command(StepProfile(turns, steps=steps, device=run["device"]), training_overrides(size, **run), threads)
 
 
 def parser() -> argparse.ArgumentParser:

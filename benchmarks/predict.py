@@ -28,7 +28,6 @@ from afqmc import (
     PadTo,
     as_command,
     built,
-    native_overrides,
     options,
     peer_arguments,
     peer_model,
@@ -39,6 +38,7 @@ from afqmc import (
 )  # fmt: skip
 from inputs import announce
 from table import Row, best_rate, encoder_gflop_per_token, matmul_rates, show
+from train import training_overrides
 from turns import Side, Turns, at, compiling, with_batches
 
 TARGETS = {"BERT-base": 2.5, "4 x 312": 2.5}
@@ -68,17 +68,7 @@ def peers_of(precision: str, *, compiled: bool) -> dict[str, PeerSetting]:
     return peers
 
 
-def native(
-    turns: Turns,
-    *,
-    size: str,
-    rows: int,
-    batch_size: int,
-    threads: int,
-    device: str,
-    precision: str,
-    compiled: bool = False,
-) -> None:
+def native(turns: Turns, *, size: str, rows: int, threads: int, compiled: bool = False, **run: Any) -> None:
     """nlu's side: `score` on the run that `python -m nlu.train` builds, in that command's environment."""
 
     def work(composed: Any) -> int:
@@ -87,13 +77,13 @@ def native(
         from nlu.training.evaluation import score
         from nlu.training.warm_up import warm_up as compile_all
 
-        run = built(Run.of(prepare(composed)))
-        part = subset(run.store.sets["dev"], rows)
-        evaluator = run.evaluator(part.member)
+        ours = built(Run.of(prepare(composed)))
+        part = subset(ours.store.sets["dev"], rows)
+        evaluator = ours.evaluator(part.member)
         # Of a run that is computed eagerly nlu only warns.
-        assert not compiled or run.stepper.compiled
-        compile_all(run)
-        run.stepper.model.eval()
+        assert not compiled or ours.stepper.compiled
+        compile_all(ours)
+        ours.stepper.model.eval()
 
         def predict(some: Any) -> None:
             scored = score(evaluator, some, {}, lambda count: None)
@@ -105,11 +95,9 @@ def native(
         measure_turns(turns, predict, warm_up, part, int(part.lengths_N.sum()))
         return 0
 
-    overrides = [
-        f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
-        f"trainer.eval_batch_size={batch_size}", *(["trainer.compile=true"] if compiled else []),
-    ]  # fmt: skip
-    as_command(work, [*native_overrides(size), *overrides], threads)
+    # Of training only one step is compiled.
+    overrides = [f"trainer.eval_batch_size={run['batch_size']}", "trainer.max_duration=1st"]
+    as_command(work, [*training_overrides(size, compiled=compiled, **run), *overrides], threads)
 
 
 def peer(

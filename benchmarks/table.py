@@ -182,9 +182,12 @@ def commit() -> str:
     """Return the commit measured, and whether the working tree differs from it."""
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True,
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.CalledProcessError):
         return "no git checkout"
     return done.stdout.strip()

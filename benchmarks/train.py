@@ -56,7 +56,7 @@ WARM_UP_STEPS_ON_A_DEVICE = 150
 LOADERS = 4
 """processes of the peer that make batches for a device"""
 ENDLESS = 1_000_000_000
-LONGEST = 10_000
+LONGEST = 2_000
 """steps of nlu's side, more than are taken: a compiled run looks at batches of all of it before it begins"""
 SHOWN = 4000
 """characters of what a run that ends by itself has said at last"""
@@ -80,23 +80,13 @@ def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
     return StepPacer(turns, warm_up_steps=warm_up_steps, steps=steps, device=device)
 
 
-def native(
-    turns: Turns,
-    *,
-    size: str,
-    steps: int,
-    batch_size: int,
-    threads: int,
-    device: str,
-    precision: str,
-    compiled: bool = False,
-) -> None:
-    """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns."""
-    overrides = training_overrides(size, batch_size, device, precision, compiled=compiled)
-    paced_command(pacer_of(turns, size, steps, device), overrides, threads)
+def native(turns: Turns, *, size: str, steps: int, threads: int, **run: Any) -> None:
+    """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns. `run`: what
+    `training_overrides` takes."""
+    paced_command(pacer_of(turns, size, steps, run["device"]), training_overrides(size, **run), threads)
 
 
-def training_overrides(size: str, batch_size: int, device: str, precision: str, *, compiled: bool) -> list[str]:
+def training_overrides(size: str, *, batch_size: int, device: str, precision: str, compiled: bool = False) -> list[str]:
     """Return the overrides of a run of a size that is longer than all turns."""
     return [
         *native_overrides(size), *(["trainer.compile=true"] if compiled else []),

@@ -159,7 +159,7 @@ def with_batches(
         at(name, size): partial(maker, batch_size=size)
         for size in arguments.batch_size
         for name, maker in sides.items()
-    }  # fmt: skip
+    }
     may_fail = set(filter(COMPILED.search, makers))
     with ExitStack() as stack:
         found = entered(

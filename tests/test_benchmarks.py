@@ -88,9 +88,9 @@ def test_what_a_device_runs_is_composed_with_tiny_sizes_on_a_cpu(
             assert composed(*overrides).trainer.device == "cpu"
         else:
             asked = script(words[0]).parser().parse_args(words[1:])
-            (size,), device, precision = asked.sizes, asked.device, asked.precision
+            (size,), run = asked.sizes, {"device": asked.device, "precision": asked.precision, "batch_size": 4}
             for compiled in (False, True):
-                overrides = script("train").training_overrides(size, 4, device, precision, compiled=compiled)
+                overrides = script("train").training_overrides(size, **run, compiled=compiled)
                 assert composed(*overrides).model["hidden_size"] == 24
 
 
