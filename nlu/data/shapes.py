@@ -161,7 +161,8 @@ def filled(batch: Batch, shapes: Shapes) -> Batch:
     slot_T = np.full(tokens, -1)
     slot_T[: batch.num_tokens] = np.flatnonzero(real_SL)
     is_unit = batch.units_U is not None
-    rows = shape.units if is_unit else examples
+    # A batch may have no unit, such as one of few tokens of which none is predicted.
+    rows = max(2, shape.units) if is_unit else examples
     real_rows = batch.num_units if is_unit else len(batch)
     filling = Filling(
         slots_SL,
@@ -178,7 +179,7 @@ def filled(batch: Batch, shapes: Shapes) -> Batch:
         positions_T=_with_rows(batch.positions_T, tokens),
         starts_S=starts_S,
         sequences_KB=_with_rows(batch.sequences_KB.T, examples).T.contiguous(),
-        units_U=None if batch.units_U is None else _with_rows(batch.units_U, shape.units),
+        units_U=None if batch.units_U is None else _with_rows(batch.units_U, rows),
         targets={name: _with_rows(values, rows) for name, values in batch.targets.items()},
         filling=filling,
     )

@@ -13,20 +13,28 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET
 from nlu.display.progress_bars import Progress
 from nlu.training.build import build_run
+from nlu.training.compiled import require_compilable
 from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
 from nlu.training.passes import Step
 from nlu.training.ranks import Ranks
+from nlu.training.warm_up import warm_up
 
 
 @contextmanager
 def built(config: Run, ranks: Ranks, progress: Progress) -> Iterator[Training]:
-    """Build the run of a configuration, of several the first one, with its initial weights in a temporary folder."""
+    """Build the run of a configuration, of several the first one, with its initial weights in a temporary folder, and
+    compile it if it asks for that. Raises UserError where that is refused."""
+    if config.trainer.compile:
+        require_compilable(ranks.device)
     single = config.repeat(seed=config.seed, fold=config.folds_to_run[0])
     # A tracker would create another run.
     single.tracker = {TARGET: target_of("tracker", "none")}
     with TemporaryDirectory(prefix="nlu-steps-") as scratch:
-        yield build_run(single, Path(scratch), ranks, progress, None)
+        run = build_run(single, Path(scratch), ranks, progress, None)
+        run.stepper.model.train()
+        warm_up(run)
+        yield run
 
 
 def take_step(run: Training, number: int) -> Step:

@@ -300,7 +300,6 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
 
 def _measured_steps(run: Training, config: Profile) -> Profiled:
     stepper = run.stepper
-    stepper.model.train()
     # A step takes the same time at a rate of 0, and no loss can diverge.
     set_learning_rate(stepper.optimizer, 0.0)
     for number in range(config.warmup):

@@ -161,7 +161,6 @@ def run_range_test(run: Training, config: Scan, advance: Callable[[], None]) -> 
     losses: list[float] = []
     known: list[float] = []
     best, has_diverged = math.inf, False
-    run.stepper.model.train()
     for number, lr in enumerate(lr_N):
         set_learning_rate(optimizer, lr / peak)
         for group in with_own:

@@ -128,7 +128,6 @@ def run_batch_scan(run: Training, config: Scan, advance: Callable[[int], None]) 
     stepper = run.stepper
     # At a rate of 0 a step takes the same time, and no loss can diverge.
     set_learning_rate(stepper.optimizer, 0.0)
-    stepper.model.train()
     rows = max(map(len, run.store.of_role("train").values()))
     most = min(rows, config.max_batch_size or rows)
     before = memory.resident_bytes()

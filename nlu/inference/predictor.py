@@ -73,14 +73,17 @@ class Predictor:
         return self.trained.lengths.encode(self.trained.layout, self.trained.tokenizer, values)
 
     def try_out(self) -> None:
-        """Predict a simple row, eagerly, so that an error of the model appears early.
+        """Predict a simple row, eagerly, so that an error of the model appears early; with compile=true, choose the
+        shapes of all batches by it.
 
         Raises UserError for a run that cannot predict rows.
         """
         require_predicting(self.trained)
+        row = self.encode([self.simple_row()])
+        self.plan(in_memory(row, self.trained.layout))
         compiled, self.compiled = self.compiled, None
         try:
-            self.predict(self.encode([self.simple_row()]))
+            self.predict(row)
         finally:
             self.compiled = compiled
 

@@ -57,7 +57,7 @@ def free_bytes() -> int:
             with suppress(OSError, ValueError):
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                free.append(most - taken + int(stat[reclaimable]))
+                free.append(most - taken + int(stat.get(reclaimable, 0)))
     return min(free)
 
 

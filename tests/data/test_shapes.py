@@ -1,11 +1,13 @@
 """The shapes to which batches are filled up: few, large enough, and with the least filling."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +102,11 @@ def test_filling_keeps_the_rows_of_a_batch_and_has_a_size_of_two_at_least(tmp_pa
         assert (filling.slot_T[tokens:] == -1).all() and 0 <= slots_SL.min() and slots_SL.max() < found.num_tokens
         # A compiler takes a size of 1 for a constant.
         assert min(found.num_tokens, *slots_SL.shape, *found.sequences_KB.shape[1:]) >= 2
+
+
+def test_a_batch_without_units_has_two_rows_of_filling(tmp_path: Path) -> None:
+    batch = replace(collate(examples_in(tmp_path / "train"), np.arange(1)), units_U=torch.zeros(0, dtype=torch.int64))
+    found = filled(replace(batch, targets={"tags": torch.zeros(0, dtype=torch.int64)}), Shapes())
+    assert found.filling is not None and found.filling.rows == 0 and not found.filling.is_real_N.any()
+    # Of 0 rows a compiler makes another graph.
+    assert found.num_units == len(found.targets["tags"]) == len(found.filling.is_real_N) == 2

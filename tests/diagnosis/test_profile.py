@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,12 +18,14 @@ from torch.autograd import DeviceType
 
 from nlu.commands import profile
 from nlu.config.errors import EXIT_USER_ERROR
+from nlu.data.shapes import SHAPES
 from nlu.diagnosis import few_steps, profiling
 from nlu.diagnosis.profiling import Profiled, Traced, findings, trace
 from nlu.inference.predictor import Predictor
 from nlu.tasks.classify import Classify
 from nlu.training import passes, step
 from nlu.training.phases import HostPhases
+from tests.training.compiling import compiling
 from tests.training.in_process import TINY, of_composed, sets, train, write_rows
 from tests.training.runs import REPOSITORY, SAME_THREADS
 from tests.training.test_phases import Clock
@@ -91,6 +94,17 @@ def test_a_run_that_predicts_is_measured_by_batch(
     run_profile(f"run={tmp_path}/run", f"rows={write_rows(tmp_path / 'few.tsv', 5)}", "trainer.eval_batch_size=8")
     # The warm-up uses them up, so that they are predicted again.
     assert "a batch of prediction, mean of 1" in capsys.readouterr().out
+
+
+def test_a_compiled_run_is_refused_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_profile(*sets(tmp_path), "trainer.compile=true", status=EXIT_USER_ERROR)
+    assert "trainer.compile is true, but this run computes on a CPU" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_compiled_run_is_warm_before_its_steps_are_measured(tmp_path: Path) -> None:
+    with compiling() as watched, mock.patch.object(few_steps, "warm_up", watched.warm_up):
+        run_profile(*sets(tmp_path), "trainer.compile=true")
+    assert watched.warm[0][1] == watched.now[1] <= SHAPES
 
 
 def test_the_profilers_own_messages_are_not_printed(tmp_path: Path) -> None:
