@@ -31,6 +31,7 @@ from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
 from nlu.display.progress_bars import Progress, bars
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
+from nlu.models.adapters.lora import LoraLinear
 from nlu.models.encoder import Encoder
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.formats.sentence_folder import say_what_is_used
@@ -277,6 +278,8 @@ def compiled_by(config: Run, model: TaskModel, task: Task, method: Method, ranks
         why = "trainer.detect_anomaly looks at each operation"
     elif config.data.get("stream"):
         why = "rows of data.stream are still written, so that the shapes of batches are unknown"
+    elif any(isinstance(each, LoraLinear) and each.dropout.probability for each in model.modules()):
+        why = "adapter.dropout draws random numbers of the batch, which has rows of filling"
     if why is None:
         return Compiled(ranks.device)
     log.warning("trainer.compile is true, but this run is computed eagerly: %s", why)

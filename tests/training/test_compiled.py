@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from nlu.config.errors import UserError
@@ -34,6 +34,7 @@ from nlu.methods.fgm import Fgm
 from nlu.methods.freelb import FreeLb
 from nlu.methods.plain import Plain
 from nlu.methods.rdrop import RDrop
+from nlu.models.adapters.lora import LoraLinear
 from nlu.models.encoders import bert as encoders_bert
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers import dropout, filled_attention
@@ -256,6 +257,15 @@ def test_rows_that_are_written_and_a_search_for_nan_are_not_compiled(
     config: Any = SimpleNamespace(trainer=trainer, members={}, data={"stream": stream})
     assert compiled_by(config, parts.model, parts.task, parts.method, parts.ranks) is None
     assert why in caplog.text
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_adapters_that_drop_by_the_batch_are_not_compiled(probability: float, caplog: pytest.LogCaptureFixture) -> None:
+    parts = stepper()
+    parts.model.adapter = LoraLinear(nn.Linear(4, 4), 2, 1.0, probability)
+    config: Any = SimpleNamespace(trainer=SimpleNamespace(compile=True, detect_anomaly=False), members={}, data={})
+    found = compiled_by(config, parts.model, parts.task, parts.method, parts.ranks)
+    assert (found is None) == ("adapter.dropout" in caplog.text) == (probability > 0)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
