@@ -152,7 +152,7 @@ class _Search:
 
     def _is_finite(self, examples_B: np.ndarray, micro: int) -> bool:
         """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
-        # A rank that has run out of rows repeats a placeholder, to stay in step with the others.
+        # Of several ranks, one without rows has a placeholder.
         (share,) = self.passes.shares(self.part, [examples_B], self.epoch)
         if share is None:
             return True

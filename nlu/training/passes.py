@@ -155,8 +155,8 @@ class Passes:
     def shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
         """Gather this rank's rows of each micro-batch.
 
-        With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
-        a method may communicate within it. A single process skips an empty micro-batch.
+        With several ranks, a rank without rows gets another row as a placeholder, so that all ranks have the same
+        passes. A single process skips an empty micro-batch.
         """
         # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
         own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
@@ -267,7 +267,7 @@ class Passes:
             streams = TokenKeys(self.seed, number, batch.filling)
         elif device.type == "cpu":
             streams = Noise(self.seed, number, batch)
-        # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
+        # A pass with factors of 0 instead of no pass, so that all ranks have gradients of the same parameters.
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
         # What the model records about a placeholder must not reach scalars.tsv.
         with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
