@@ -65,8 +65,9 @@ bench: $(VENV)/.bench ## measure speed against peers in full (30 minutes), and w
 bench-quick: $(VENV)/.bench ## print the main ratios (3 to 6 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
 
-bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes, and write benchmarks/CUDA.md; says so if there is none
-	$(BIN)/python benchmarks/cuda.py
+bench-cuda: ## test and measure on a CUDA device, at most 10 minutes, and write benchmarks/CUDA.md; says so if there is none
+	@if [ -e /dev/nvidiactl ]; then $(MAKE) $(VENV)/.cuda && $(BIN)/python benchmarks/cuda.py; \
+	else echo "this machine has no CUDA device, so nothing is tested or measured"; fi
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .

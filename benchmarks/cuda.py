@@ -2,7 +2,7 @@
 
     python benchmarks/cuda.py                          # writes benchmarks/CUDA.md
     python benchmarks/cuda.py --device cpu             # the same parts with tiny sizes, before there is a device
-    python benchmarks/cuda.py --parts tests profile    # only some parts; written where --write says
+    python benchmarks/cuda.py --parts tests "train BERT-base"    # some parts; written where --write says
 
 First the tests that need a device: every method and head gives the same bytes twice and waits for the device in no
 step, attention is that of the CPU, the compiled step is the eager one, and a trial that a search pauses continues to

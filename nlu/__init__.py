@@ -35,11 +35,11 @@ def load(
 
     `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded.
     `checkpoint` is best, last, best-2 or the path of one. `head_name` names the head of a run with several. `device` is
-    auto, cpu or cuda. Predictions do not depend on `batch_size`. `precision` is fp32, bf16, int8 or
-    int8_compiled; None = that of training. `long` is cut, windows or error, for texts of more than `data.max_len`
-    tokens; None = `data.long` of training. `compile` computes predictions and scores, not vectors, by torch.compile on
-    CUDA, in batches that are filled up to a few shapes: docs/guarantees.md. Raises nlu.config.errors.UserError if the
-    run does not exist, and a subclass if a checkpoint is damaged.
+    auto, cpu or cuda. Predictions do not depend on `batch_size`, with `compile` but for last digits. `precision` is
+    fp32, bf16, int8 or int8_compiled; None = that of training. `long` is cut, windows or error, for texts of more than
+    `data.max_len` tokens; None = `data.long` of training. `compile` computes predictions and scores, not vectors, by
+    torch.compile on CUDA, in batches that are filled up to a few shapes: docs/guarantees.md. Raises
+    nlu.config.errors.UserError if the run does not exist, and a subclass if a checkpoint is damaged.
 
         run = nlu.load("outputs/mine")
         run.predict(["a text", "another"])      # pairs: [("a", "b")]

@@ -49,7 +49,7 @@ class _Head(_Weights):
 @dataclass(kw_only=True)
 class _Batches:
     batch_size: PositiveInt = 64
-    """Rows that are computed at once; results do not depend on it."""
+    """Rows that are computed at once; results do not depend on it, with compile=true but for last digits."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of device; auto = cuda if available, else cpu."""
 

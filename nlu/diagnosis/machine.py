@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from torch.utils import collect_env
 
 import nlu
+from nlu.config.choices import find_plugins
 from nlu.config.sentences import path_text
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.self_check import library_of, sentence, uneven_layers
@@ -93,6 +94,7 @@ def _read(lines: Iterable[str]) -> list[Requirement]:
 def package() -> Iterator[Check]:
     """Check where nlu is imported from, and whether Hydra finds its plugins."""
     yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
+    find_plugins()
     # Hydra ignores a plugin that it cannot find, and only a later search would fail.
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
         yield broken(

@@ -50,6 +50,8 @@ class Loaded:
             raise UserError(f"precision is {precision!r} but must be {one_of(PRECISIONS)}, or None for the run's own")
         if long not in (None, *CHOICES):
             raise UserError(f"long is {long!r} but must be {one_of(CHOICES)}, or None for the run's own")
+        if not isinstance(compile, bool):
+            raise UserError(f"compile is {compile!r} but must be True or False")
         trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision, long=long)
         where = choose_device(device, 0, keys="")
         return cls(Predictor(trained, where, batch_size=batch_size, owns=True, compile=compile))

@@ -7,6 +7,7 @@ Axes: N training rows, the longest first.
 
 import logging
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,9 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
     here = max(1, ranks.world_size // ranks.nodes)
     allowed = SHARE * memory.free_bytes() / here if device.type == "cpu" else float("inf")
     found = 0
-    with refused(FOR_ONE), progress.task("trainer.batch_size=auto") as bar, torch.random.fork_rng():
+    # A compiled pass would record a graph for each number that is tried.
+    passes = nullcontext() if stepper.compiled is None else stepper.compiled.eagerly()
+    with passes, refused(FOR_ONE), progress.task("trainer.batch_size=auto") as bar, torch.random.fork_rng():
         # The place of the two moments of AdamW, which the first update makes.
         moments = [torch.ones(each.shape, device=device) for each in stepper.trained for _ in range(2)]
         before = memory.resident_bytes()

@@ -273,7 +273,7 @@ def compiled_by(config: Run, model: TaskModel, task: Task, method: Method, ranks
     why = next(filter(None, reasons), None)
     # A method of a user's own may inherit from one that compiles, and look at rows of filling.
     if not (getattr(method, "compiles", False) and type(method).__module__.startswith("nlu.")):
-        why = f"method {type(method).__name__} looks into the passes"
+        why = f"method={type(method).__name__} computes more than plain passes"
     elif config.trainer.detect_anomaly:
         why = "trainer.detect_anomaly looks at each operation"
     elif config.data.get("stream"):

@@ -6,6 +6,7 @@ records a CUDA graph for each shape, which starts all kernels of a pass in one c
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -40,8 +41,8 @@ def require_compilable(device: torch.device) -> None:
     """Raise UserError on a CPU, where a compiled run takes as long as another one."""
     if device.type == "cpu" and os.environ.get(ALLOWED_ON_CPU) != "1":
         raise UserError(
-            "trainer.compile is true, but this run computes on a CPU, where compiled steps are not faster; set "
-            "trainer.compile=false, or trainer.device=cuda on a machine that has one"
+            "trainer.compile is true, but the device is a CPU, where compiled passes are not faster; set "
+            "trainer.compile=false, or trainer.device=cuda on a machine with a GPU"
         )
 
 
@@ -81,6 +82,8 @@ class Compiled:
         """in how many pieces micro-batches were computed when their shapes were chosen; 0: they were not"""
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
         logging.getLogger(OF_GRAPHS).addFilter(_is_news)
+        # Other layers have another gradient than the last one, of which only first tokens may be computed.
+        warnings.filterwarnings("ignore", message="invoke_subgraph traced multiple backward graphs")
         # A CUDA graph is started in one call; elsewhere there is none.
         mode = "reduce-overhead" if device.type == "cuda" else None
         self._terms = torch.compile(_terms, fullgraph=True, backend=backend, mode=mode)

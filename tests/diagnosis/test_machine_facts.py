@@ -1,6 +1,8 @@
 """The facts of a machine as doctor tells them, for machines that are made up: every number is another."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -62,3 +64,12 @@ def test_a_process_of_the_sum_that_dies_is_an_error(
     else:
         with pytest.raises(RuntimeError, match=error):
             machine.collectives()
+
+
+def test_the_plugins_of_a_checkout_are_found_without_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    program = "from nlu.diagnosis.machine import package; print([check.mark for check in package()])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=machine.PACKAGE.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['ok']"

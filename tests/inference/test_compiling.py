@@ -182,8 +182,8 @@ def test_on_a_cpu_it_is_refused_by_the_names_of_the_command(
             nlu.load(run, device="cpu", compile=True)
         return
     said = capsys.readouterr().err
-    assert "error: compile is true, but this run computes on a CPU" in said
-    assert f"set compile=false, or {device}=cuda on a machine that has one" in said
+    assert "error: compile is true, but the device is a CPU" in said
+    assert f"set compile=false, or {device}=cuda on a machine with a GPU" in said
     assert not (tmp_path / "o.csv").exists()
 
 
@@ -238,3 +238,8 @@ def test_a_server_answers_what_the_compiled_run_predicts(run_of: Callable[[str],
     assert [one["prediction"] for one in found["rows"]] == [one["prediction"] for one in expected]
     shown = [one["probability"] for one in found["rows"]]
     assert shown == pytest.approx([one["probability"] for one in expected], abs=1e-5)
+
+
+def test_a_word_in_place_of_true_or_false_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^compile is 'false' but must be True or False$"):
+        nlu.load(tmp_path, device="cpu", compile="false")  # type: ignore[arg-type]

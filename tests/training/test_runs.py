@@ -89,20 +89,3 @@ def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> N
             expected = auc_of(list(predictions_of(run_dir, name)), "1")
             assert found["metrics"][name]["auc"] == pytest.approx(expected, abs=1e-6)
         assert len(list(predictions_of(run_dir, "test"))) == 11
-
-
-def test_a_run_that_continues_a_state_under_another_metric_ranks_the_best_again(tmp_path: Path) -> None:
-    options = (*TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=2st", "trainer.keep_best=9")
-    train(*options, "trainer.major_metric=recall_macro", f"hydra.run.dir={tmp_path}/first")
-    train(*options, "trainer.major_metric=loss", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
-    by_step = {}
-    for row in read_rows(tmp_path / "first" / "valid.tsv"):
-        if row["metric"] == "loss":
-            by_step[int(row["step"])] = float(row["value"])
-    best = result(tmp_path / "second")["best"]
-    assert best["value"] == pytest.approx(min(by_step.values())) and by_step[best["step"]] == min(by_step.values())
-    scores = [
-        json.loads((tmp_path / "second" / "checkpoints" / f"best-{place}" / "score.json").read_text())["value"]
-        for place in range(1, len(by_step) + 1)
-    ]
-    assert scores == sorted(scores) and scores[0] == best["value"]
