@@ -98,7 +98,7 @@ def test_a_run_that_predicts_is_measured_by_batch(
 
 def test_a_compiled_run_is_refused_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_profile(*sets(tmp_path), "trainer.compile=true", status=EXIT_USER_ERROR)
-    assert "trainer.compile is true, but this run computes on a CPU" in " ".join(capsys.readouterr().err.split())
+    assert "trainer.compile is true, but the device is a CPU" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_compiled_run_is_warm_before_its_steps_are_measured(tmp_path: Path) -> None:

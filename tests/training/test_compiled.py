@@ -183,7 +183,7 @@ def test_on_a_cpu_a_compiled_run_is_refused(tmp_path: Path, capsys: pytest.Captu
     options = KINDS["classify"].overrides(tmp_path)
     train(*options, "trainer.compile=true", f"hydra.run.dir={folder}", status=2)
     said = " ".join(capsys.readouterr().err.split())
-    assert "trainer.compile is true, but this run computes on a CPU" in said and "set trainer.compile=false" in said
+    assert "trainer.compile is true, but the device is a CPU" in said and "set trainer.compile=false" in said
     assert not folder.exists()
 
 
