@@ -17,6 +17,7 @@ Axes: T places of examples.
 | pair class, first, second, row | epoch, row of the store | yes |
 | shuffle, shuffle order | epoch, row of the store, place | yes |
 | dropout, CPU | step, example, which of its sequences | yes |
+| dropout, compiled step | step, pass, example, which of its sequences, place, layer | yes |
 | dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """
 
