@@ -42,10 +42,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         return make_boxed_func(graph)
 
     examples = examples_in(tmp_path_factory.mktemp("set") / "train")
-    with pytest.MonkeyPatch.context() as patch:
+    # What a pass keeps in an object would be in memory that the next CUDA graph overwrites.
+    with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(side_effect_replay_policy="error"):
         patch.setenv(ALLOWED_ON_CPU, "1")
-        # What a pass keeps in an object would be in memory that the next CUDA graph overwrites.
-        patch.setattr(torch._dynamo.config, "side_effect_replay_policy", "error")
         compiled = Compiled(CPU, backend=aot_autograd(fw_compiler=noted, bw_compiler=noted))
         found = [gradients(examples, each) for each in (None, compiled)]
     yield Traced(*found, operations)
