@@ -74,12 +74,16 @@ class _Job(_Command):
 
 
 @dataclass(kw_only=True)
-class _Prediction(_Batches, _Head, _Command):
-    precision: Node | None = None
-    """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training."""
+class _Compiling:
     compile: bool = False
     """Compute by torch.compile over batches of few shapes, on CUDA; the last digits then depend on the shape:
     docs/guarantees.md."""
+
+
+@dataclass(kw_only=True)
+class _Prediction(_Batches, _Compiling, _Head, _Command):
+    precision: Node | None = None
+    """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training."""
     long: Literal["cut", "windows", "error"] | None = None
     """What becomes of texts of more than data.max_len tokens; windows = windows of the whole text; null = data.long of
     training."""
@@ -149,7 +153,7 @@ class Predict(_Prediction, _Job):
 
 
 @dataclass(kw_only=True)
-class Evaluate(Run, _Head):
+class Evaluate(Run, _Compiling, _Head):
     """The validated configuration of `nlu.evaluate`: that of a run, and what to score."""
 
     run: TrainedRun | None = None
@@ -159,9 +163,6 @@ class Evaluate(Run, _Head):
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     table: str | None = None
     """A tsv file to which each scored set adds a row, created if absent; null = none."""
-    compile: bool = False
-    """Compute by torch.compile over batches of few shapes, on CUDA; the last digits then depend on the shape:
-    docs/guarantees.md."""
     compare: bool = False
     """Score the run's own sets again, and report whether the scores are equal to the bit."""
     max_rows: PositiveInt | None = None

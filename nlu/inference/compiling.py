@@ -7,7 +7,6 @@ import torch
 
 from nlu.config.types import ConfigLike
 from nlu.data.examples import Examples
-from nlu.data.order import evaluation_batches
 from nlu.data.shapes import SHAPES, Shapes, covering
 from nlu.inference.int8.precision import Int8
 from nlu.models.task_model import TaskModel
@@ -48,10 +47,7 @@ def choose_shapes(compiled: Compiled, parts: Iterable[Examples], batch_size: int
     """
     known, sides = [], 1
     for part in parts:
-        batches = evaluation_batches(
-            part.lengths_N, batch_size=batch_size, rank=ranks.rank, world_size=ranks.world_size
-        )
-        for each in known_batches(part, batches):
+        for each in known_batches(part, batch_size, ranks):
             known.append(each.shape)
             sides = max(sides, each.shape.sequences // each.rows)
     chosen = Shapes(known, PLANNED)

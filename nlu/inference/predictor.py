@@ -27,6 +27,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.layers.exact_linear import Linear
 from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.tasks.task import Outputs, to_host
+from nlu.training.compiled import outputs_of
 from nlu.training.memory import KeptMemory, by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -186,18 +187,11 @@ class Predictor:
             outputs = self.trained.task.forward(self.trained.model, batch.to(self.device))
         return _logits(batch, outputs)
 
-    def _outputs(self, batch: Batch) -> Outputs:
-        task, model = self.trained.task, self.trained.model
-        with self.precision.autocast(self.device):
-            if self.compiled is not None:
-                return self.compiled.outputs(task, model, batch)
-            return task.forward(model, batch.to(self.device))
-
     @torch.inference_mode()
     def _of_batch(self, batch: Batch, with_logits: bool) -> tuple[list[dict[str, Any]], int]:
         """Return the prediction of each example, and for how many the logits are not finite."""
         task, model = self.trained.task, self.trained.model
-        outputs = self._outputs(batch)
+        outputs = outputs_of(self.compiled, task, model, batch, self.precision, self.device)
         found = [task.finished(one, self.trained.decided) for one in task.predictions(batch, model, outputs)]
         if with_logits:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):

@@ -26,6 +26,7 @@ from nlu.storage.cache import cache_dir
 from nlu.tasks.composite import Composite
 from nlu.tasks.task import Outputs, Task
 from nlu.tasks.words_and_class import WordsAndClass
+from nlu.training.precision import NumberFormat
 
 ALLOWED_ON_CPU = "NLU_COMPILE_ON_CPU"
 """an environment variable: 1 = compile on a CPU too, as tests and `benchmarks/cuda.py --device cpu` do"""
@@ -114,6 +115,16 @@ class Compiled:
         """Say that nothing of the passes before is needed any more, so that CUDA graphs may overwrite it."""
         if self.device.type == "cuda":
             torch.compiler.cudagraph_mark_step_begin()
+
+
+def outputs_of(
+    compiled: Compiled | None, task: Task, model: TaskModel, batch: Batch, precision: NumberFormat, device: torch.device
+) -> Outputs:
+    """Return the outputs for a batch on the host, compiled or by the model itself, in the precision of the run."""
+    with precision.autocast(device):
+        if compiled is not None:
+            return compiled.outputs(task, model, batch)
+        return task.forward(model, batch.to(device))
 
 
 class GradientSums:

@@ -28,7 +28,7 @@ from nlu.models.task_model import TaskModel
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.composite import Composite
 from nlu.tasks.task import Outputs, Task
-from nlu.training.compiled import Compiled
+from nlu.training.compiled import Compiled, outputs_of
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -111,10 +111,7 @@ class Evaluator:
 
     def outputs(self, batch: Batch) -> Outputs:
         """Return the outputs of the model for a batch, which is on the host."""
-        with self.precision.autocast(self.ranks.device):
-            if self.compiled is not None:
-                return self.compiled.outputs(self.task, self.model, batch)
-            return self.task.forward(self.model, batch.to(self.ranks.device))
+        return outputs_of(self.compiled, self.task, self.model, batch, self.precision, self.ranks.device)
 
 
 @dataclass

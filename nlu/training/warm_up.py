@@ -23,6 +23,7 @@ from nlu.training.evaluation import scoring
 from nlu.training.memory import divided, more_pieces, release, tried
 from nlu.training.parts import Training
 from nlu.training.passes import Share
+from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +138,9 @@ def _trained(run: Training) -> Iterator[Known]:
                 yield Known(part, examples_B, (run.seed, epoch), total / len(numbers))
 
 
-def known_batches(part: Examples, batches: list[np.ndarray], times: float = 1) -> Iterator[Known]:
-    """Yield batches of a set, evenly over it, which is scored so many times."""
+def known_batches(part: Examples, batch_size: int, ranks: Ranks, times: float = 1) -> Iterator[Known]:
+    """Yield batches of this rank, evenly over a set that is scored so many times."""
+    batches = evaluation_batches(part.lengths_N, batch_size=batch_size, rank=ranks.rank, world_size=ranks.world_size)
     places = np.unique(np.linspace(0, max(0, len(batches) - 1), KNOWN).astype(int))[: len(batches)]
     yield from (Known(part, batches[each], SCORING, times * len(batches) / len(places)) for each in places.tolist())
 
@@ -150,7 +152,4 @@ def _scored(run: Training) -> Iterator[Known]:
     at_the_end = [run.store.of_role("dev")[name] for name in run.sampled_rows]
     at_the_end += run.store.of_role("test").values()
     for part, times in [*((part, evaluations) for part in run.eval_sets.values()), *((part, 1) for part in at_the_end)]:
-        batches = evaluation_batches(
-            part.lengths_N, batch_size=run.trainer.rows_to_score, rank=ranks.rank, world_size=ranks.world_size
-        )
-        yield from known_batches(part, batches, times)
+        yield from known_batches(part, run.trainer.rows_to_score, ranks, times)
