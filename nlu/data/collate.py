@@ -61,7 +61,7 @@ class Batch:
     starts_S: Tensor
     """place in T of each sequence's first token"""
     sequences_KB: Tensor
-    """place in S of each sequence of each example; with `windows_B` (1, S), example by example"""
+    """place in S of each sequence of each example, which may share one; with `windows_B` (1, S), example by example"""
     targets: dict[str, Tensor] = field(default_factory=dict)
     """the targets of the examples by name; their axes are those of the target's class"""
     units_U: Tensor | None = None
@@ -103,7 +103,10 @@ class Batch:
             example_S[places_KB[0]] = np.repeat(np.arange(len(self)), self.windows_B)
             number_S[places_KB[0]] = ranges(np.zeros_like(self.windows_B), self.windows_B)
         else:
-            example_S[places_KB], number_S[places_KB] = np.arange(len(self)), np.arange(len(places_KB))[:, None]
+            # A sequence that several examples share is that of the first of them in the set, in any batch.
+            order_B = np.argsort(-self.examples_B)
+            example_S[places_KB[:, order_B]] = order_B
+            number_S[places_KB] = np.arange(len(places_KB))[:, None]
         return example_S, number_S
 
     def to(self, device: torch.device) -> Self:

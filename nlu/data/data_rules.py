@@ -17,6 +17,7 @@ from nlu.config.targets import TARGET
 from nlu.config.types import ConfigLike
 from nlu.data.fields import (
     IN_WINDOWS,
+    LISTS,
     NO_WINDOWS,
     ROLES,
     SENTENCE,
@@ -248,17 +249,19 @@ def _fields(data: ConfigLike, task_name: str, task: ConfigLike, reads: str | Non
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
     own = _own_roles(data)
     file_format = data.get("format", "auto")
-    known = list(dict.fromkeys([*(own or ()), *ROLES, SENTENCE, *targets]))
+    roles = [role for role in ROLES if role not in LISTS or {"pair", "sides"}.intersection(layouts)]
+    known = list(dict.fromkeys([*(own or ()), *roles, SENTENCE, *targets]))
     # The fields of a task whose class cannot be read are not known.
     for role in fields if task else ():
         if role not in known:
             yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
     roles_of: dict[str | int, list[str]] = {}
     for role, given in fields.items():
-        if isinstance(given, list) and (role != "label" or not facts_of(task.get("target")).get("takes_columns")):
+        may_be_several = role == "negatives" or role == "label" and facts_of(task.get("target")).get("takes_columns")
+        if isinstance(given, list) and not may_be_several:
             yield (
-                f"data.fields.{role} is {given}, but only the label of task=multilabel or classify may have several "
-                f"columns, each of 0 and 1; set data.fields.{role} to one column"
+                f"data.fields.{role} is {given}, but only negatives, and the label of task=multilabel or classify with "
+                f"columns of 0 and 1, may have several columns; set data.fields.{role} to one column"
             )
         for column in given if isinstance(given, list) else [given]:
             roles_of.setdefault(column, []).append(role)
@@ -271,6 +274,11 @@ def _fields(data: ConfigLike, task_name: str, task: ConfigLike, reads: str | Non
                 f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its "
                 f"own, or leave one out: '~data.fields.{roles[0]}'"
             )
+    if "candidates" in fields and (other := {"text_b", "negatives"}.intersection(fields)):
+        yield (
+            f"data.fields names candidates, which are all second texts of a row, and {' and '.join(sorted(other))}; "
+            f"leave one of them out: '~data.fields.candidates'"
+        )
     yield from (f"task={task_name} names a target that cannot be read: {problem}" for problem in wrong)
     if not fields and file_format == "conll":
         yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"

@@ -52,6 +52,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows_N)
 
+    @property
+    def is_of_queries(self) -> bool:
+        """Whether its files have whole queries, each with several second texts to be ranked."""
+        has_lists = self._origin is not None and self._origin.reading.has_lists
+        return has_lists and isinstance(self.target, Relevance)
+
     def some(self, examples_B: np.ndarray) -> Self:
         """Return a set of only these examples, which are given in ascending order."""
         # A view: the columns of the stored set are shared.

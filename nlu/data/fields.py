@@ -35,7 +35,9 @@ NAMES_OF_TEXTS = (
     "文本 内容 评论 句子 标题 问题 正文 评价"
 ).split()
 """Usual names of a column of texts."""
-ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
+LISTS = ("negatives", "candidates")
+"""fields with several second texts in a row, which is taken apart into pairs"""
+ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans", *LISTS)
 SENTENCE = "sentence_id"
 """the field that tells the sentences of a table with one token a row apart"""
 IN_WINDOWS = ("single", "units")
@@ -94,6 +96,9 @@ def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]
     """
     # A name that a user gave on purpose takes precedence over one that only looks familiar.
     found = {role: role for role in roles if role in names}
+    # Only a pair can have several second texts.
+    for role in LISTS if "text_a" not in found else LISTS[1:] if "text_b" in found else ():
+        found.pop(role, None)
     if {"text", "text_a", "text_b", "tokens"} & found.keys():
         return found
     pairs = [pair for pair in USUAL_PAIRS if set(pair) <= set(names)]
@@ -145,9 +150,16 @@ def target_roles(task: ConfigLike) -> tuple[str, ...]:
     return tuple(schema_of(target).constants.get("roles", ())) if isinstance(target, str) else ()
 
 
+def provided(fields: Iterable[str]) -> set[str]:
+    """Return the fields of the pairs that rows with these fields become."""
+    present = set(fields)
+    of_lists = {"label"} | ({"text_b"} if "candidates" in present else set())
+    return present | (of_lists if present.intersection(LISTS) else set())
+
+
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
     """Return the first layout whose texts are all among the fields, or None."""
-    present = set(fields)
+    present = provided(fields)
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 
 
@@ -163,7 +175,7 @@ def missing_roles(
     One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts. `own`: the
     alternatives of the user's own layout, which replaces those of the task.
     """
-    present = {"text", "label"} if file_format == "lines" else set(fields)
+    present = {"text", "label"} if file_format == "lines" else provided(fields)
     needed = [roles for name in layouts for roles in TEXT_ROLES[name]] if own is None else own
     alternatives = [[role for role in roles if role not in present] for roles in needed]
     lacking = min(alternatives, key=len) if alternatives else []

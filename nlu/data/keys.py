@@ -25,8 +25,10 @@ class Files:
     fields: dict[str, str | int | list[str | int]] | None = None
     """Column of each field, by name or number from 0: {text: review, label: stars}; null = columns named like the
     fields; of several labels with a column of 0 and 1 each, the list of the columns: {text: comment, label: [toxic,
-    rude]}. The fields of task=classify, regress and multilabel are text, label; of match, siamese and retrieve text_a,
-    text_b, label; of tag tokens, tags or text, spans; of soft logits or probabilities beside the texts."""
+    rude]}. The fields of task=classify, regress and multilabel are text, label; of match, siamese, retrieve and rerank
+    text_a, text_b, label, or for each text_a a row with text_b and negatives, a list of texts or of columns, or with
+    candidates, a list of texts, and label, a list of numbers; of tag tokens, tags or text, spans; of soft logits or
+    probabilities beside the texts."""
     format: Format = "auto"
     """Format of the files; lines = one text per line, one file per label; auto = by the suffix."""
     reader: ReaderNode | None = None
@@ -200,7 +202,7 @@ class Classes(Target):
 
 @dataclass(kw_only=True)
 class Relevance(Classes):
-    """Whether the second text of a row answers the first; a row without a label is relevant."""
+    """How well the second text of a row answers the first: a number, relevant above 0; 1 without a label."""
 
     roles = ()
 

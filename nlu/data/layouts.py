@@ -8,6 +8,7 @@ hold the rows one after another.
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
@@ -39,7 +40,7 @@ class Packed:
     segments_T: np.ndarray
     positions_T: np.ndarray
     sequences_KB: np.ndarray
-    """index in S of each sequence of each row; of rows in windows (1, S), row by row"""
+    """index in S of each sequence of each row, rows may share one; of rows in windows (1, S), row by row"""
     units_U: np.ndarray | None = None
     """index in T of the first token of each unit"""
     unit_counts_B: np.ndarray | None = None
@@ -89,6 +90,10 @@ class Layout:
     def roles_of(self, values: Values) -> tuple[str, ...]:
         """Return the fields that hold the texts of a row."""
         return self.roles
+
+    def of_queries(self) -> "Layout":
+        """Return the layout of rows that come as whole queries, several second texts for a first one."""
+        return self
 
     @property
     def key(self) -> str:
@@ -178,6 +183,13 @@ class Sides(Pair):
     """
 
     name = "sides"
+    shares_first = False
+    """whether rows of a batch with the same first text have one sequence for it"""
+
+    def of_queries(self) -> "Sides":
+        layout = copy(self)
+        layout.shares_first = True
+        return layout
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         first, second = (encode_single(tokenizer, texts, max_len) for texts in _columns(rows, self.roles))
@@ -191,9 +203,18 @@ class Sides(Pair):
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         lengths_B, firsts_B = stored.lengths_N[rows_B].astype(np.int64), stored.boundaries(rows_B).astype(np.int64)
         lengths_P = np.stack([firsts_B, lengths_B - firsts_B], axis=1).reshape(-1)
+        tokens, piece_BK = stored.tokens(rows_B), np.arange(len(lengths_P)).reshape(-1, 2)
+        if self.shares_first:
+            # The first row with a text has its sequence, for all rows with this text.
+            _, row_Q, query_B = np.unique(stored.first_N[rows_B], return_index=True, return_inverse=True)
+            is_kept_P = np.ones(len(lengths_P), bool)
+            is_kept_P[::2] = row_Q[query_B] == np.arange(len(rows_B))
+            tokens, lengths_P = tokens[np.repeat(is_kept_P, lengths_P)], lengths_P[is_kept_P]
+            piece_BK[:, 0] = piece_BK[row_Q[query_B], 0]
+            piece_BK = (np.cumsum(is_kept_P) - 1)[piece_BK]
         # The rows are sorted by their total length, which says nothing about the two sequences of each.
-        packed = Packed.of_pieces(stored.tokens(rows_B), lengths_P)
-        packed.sequences_KB = np.ascontiguousarray(packed.sequences_KB.reshape(-1, 2).T)
+        packed = Packed.of_pieces(tokens, lengths_P)
+        packed.sequences_KB = np.ascontiguousarray(packed.sequences_KB[0][piece_BK].T)
         return packed
 
 

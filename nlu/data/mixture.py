@@ -19,6 +19,7 @@ from nlu.config.keys import takes
 from nlu.data import keys as schemas
 from nlu.data.opening import Store
 from nlu.data.order import Order, TokenOrder, remember
+from nlu.data.query_order import QueryOrder
 from nlu.data.seeds import generator
 from nlu.data.targets.base import Target
 
@@ -45,7 +46,7 @@ class MixedOrder:
     set. The sets must be complete.
     """
 
-    def __init__(self, orders: Mapping[str, Order | TokenOrder], *, seed: int, alpha: float):
+    def __init__(self, orders: Mapping[str, Order | TokenOrder | QueryOrder], *, seed: int, alpha: float):
         self.orders = orders
         """that of each set, by name"""
         self.names = list(orders)

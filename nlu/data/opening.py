@@ -18,7 +18,7 @@ from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.reading import Texts
 from nlu.data.store import StoreDamaged, StoredSet
 from nlu.data.store_plan import Plan
-from nlu.data.targets import Target
+from nlu.data.targets import Relevance, Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -103,6 +103,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     if files.layout is None:
         plan.layout = LAYOUTS[meta["layout"]]
     target = type(plan.target).from_meta(meta["target"])
+    if plan.reading.has_lists and isinstance(target, Relevance):
+        plan.layout = plan.layout.of_queries()
     # Duplicates are dropped before splitting, so that dev_fraction counts the rows that remain.
     train_rows_N = (
         _first_of_equals(stored["train"], target) if files.drop_duplicates else np.arange(len(stored["train"]))

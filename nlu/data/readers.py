@@ -30,12 +30,13 @@ SAMPLED_ROWS = 1000
 """rows of a table that tell whether each has one token"""
 HEADER_ROWS = 10
 """rows below the first one among which a header is looked for"""
-OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")
+OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities", "negatives")
 """fields that a JSON record or a parquet row may lack; what reads them says what is missing"""
 TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 Fields = dict[str, Any]
-"""the column of each field, by name or number; of a label that is given by several columns, the list of them"""
+"""the column of each field, by name or number; of a label or of negatives that are given by several columns, the
+list of them"""
 WIDTH = "width"
 """in the place of a role: the number of cells of a row that has more or fewer than the first one"""
 GROUP = "group"
@@ -78,12 +79,13 @@ def read_rows(
     group is given by name. `watch` receives the open text file and returns the lines that are read. Raises DataError if
     the format is unknown or a column is missing.
     """
-    if isinstance(columns := fields.get("label"), list):
-        apart = {f"label.{place}": column for place, column in enumerate(columns)}
-        # Each column is looked up as a field of its own.
-        others = {role: column for role, column in fields.items() if role != "label"}
-        rows = read_rows(path, file_format, others | apart, header, watch, dialect)
-        return (_with_labels(row, columns) if isinstance(row, Row) else row for row in rows)
+    for role, joined in (("label", _with_labels), ("negatives", _with_negatives)):
+        if isinstance(columns := fields.get(role), list):
+            apart = {f"{role}.{place}": column for place, column in enumerate(columns)}
+            # Each column is looked up as a field of its own.
+            others = {name: column for name, column in fields.items() if name != role}
+            rows = read_rows(path, file_format, others | apart, header, watch, dialect)
+            return (joined(row, columns) if isinstance(row, Row) else row for row in rows)
     chosen = format_of(path, file_format)
     return (_read_own if chosen == OWN else READERS[chosen])(
         _File(path, chosen, fields, has_header(fields, header), watch or iter, dialect)
@@ -101,6 +103,12 @@ def _with_labels(row: Row, columns: list[str | int]) -> Row | BadRow:
         if is_label:
             labels.append(str(column))
     row.values["label"] = labels
+    return row
+
+
+def _with_negatives(row: Row, columns: list[str | int]) -> Row:
+    """Return a row whose negatives are the list of the texts of several columns."""
+    row.values["negatives"] = [row.values.pop(f"negatives.{place}") for place in range(len(columns))]
     return row
 
 
@@ -413,7 +421,7 @@ def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
     for role, name in fields.items():
         value = field_of(record, name)
         # Rows without a label may be predicted. Whether a label is needed is for the target to say.
-        if value is ABSENT and role not in OPTIONAL_ROLES:
+        if value is ABSENT and role not in OPTIONAL_ROLES and not role.startswith("negatives."):
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
         values[role] = None if value is ABSENT else plain_labels(value) if role == "label" else value

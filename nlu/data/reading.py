@@ -17,8 +17,18 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
-from nlu.data.fields import IN_WINDOWS, NO_WINDOWS, ROLES, chosen_layout, missing_roles, tagging_fields, usual_fields
+from nlu.data.fields import (
+    IN_WINDOWS,
+    LISTS,
+    NO_WINDOWS,
+    ROLES,
+    chosen_layout,
+    missing_roles,
+    tagging_fields,
+    usual_fields,
+)  # fmt: skip
 from nlu.data.layouts import LAYOUTS, Layout, Values
+from nlu.data.lists_in_rows import pairs_of
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, header_remedy, read_rows
 from nlu.data.seeds import text_hash
@@ -70,6 +80,11 @@ class Reading:
         """Read as `files` says, with these fields."""
         return cls(fields, files.format, files.header, files.max_rows, group_by, files.dialect, files.blocks)
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether rows have several second texts, and are taken apart into pairs."""
+        return not self.fields.keys().isdisjoint(LISTS)
+
     def by(self, tokenizer: Tokenizer | None) -> Self:
         """Return how rows are read that are made of tokens."""
         return self if self.blocks is None else replace(self, tokenizer=tokenizer)
@@ -104,7 +119,10 @@ class Reading:
                 # The file says the label, not a column.
                 if isinstance(row, Row) and source.label is not None:
                     row.values["label"] = source.label
-                yield row
+                if isinstance(row, Row) and self.has_lists:
+                    yield from pairs_of(row)
+                else:
+                    yield row
                 # Bad rows count too, so that `max_rows` reads the same lines whether they are skipped or not.
                 taken += not isinstance(row, Mark)
                 if taken == self.max_rows:
@@ -124,6 +142,8 @@ class Reading:
 
     def column(self, role: str) -> str:
         """Return the name of a field in messages."""
+        if role == "text_b" and "candidates" in self.fields:
+            role = "candidates"
         column = self.group_by if role == GROUP else self.fields.get(role, role)
         if isinstance(column, list):
             return ", ".join(map(str, column))
@@ -267,10 +287,13 @@ class Texts:
             numbers, hashes = stored.scalars("number", rows_B).tolist(), stored.text_hash_N[rows_B].tolist()
             # Rows of a file are read in one pass, because stored rows are in file order.
             for number, wanted in zip(numbers, hashes, strict=True):
-                while row is None or row.number < number:
-                    if (row := next(rows, None)) is None:
+                found = None
+                # Several pairs of one row have its number.
+                while row is None or row.number <= number:
+                    found = self._verified(row, wanted) if row is not None and row.number == number else None
+                    if found is not None or (row := next(rows, None)) is None:
                         break
-                yield self._verified(row, wanted) if row is not None and row.number == number else None
+                yield found
 
     def _rows(self, source: SourceFile) -> Iterator[Row]:
         """Yield the rows of a file, and nothing from where it cannot be read any more."""

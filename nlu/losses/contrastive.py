@@ -45,4 +45,4 @@ class Contrastive(RowLoss):
             distance_N = square_N.clamp_min(torch.finfo(square_N.dtype).eps).sqrt()
         # A pair beyond the margin has the gradient 0, so pairs that are far apart do not move.
         missing_N = (self.margin - distance_N).clamp_min(0)
-        return torch.where(labels_N == 1, square_N, missing_N.square()) / 2
+        return torch.where(labels_N > 0, square_N, missing_N.square()) / 2

@@ -35,8 +35,10 @@ class Facts(Protocol):
     """dotted name of its nlu.data.targets.Target"""
     heads: tuple[str, ...]
     """dotted names of the heads that fit"""
+    groups: bool = False
+    """whether micro-batches have whole queries: all rows with the same first text; otherwise only if rows are lists"""
     reads: tuple[str, ...] = ("logits",)
-    """inputs of losses that fit: logits, cosine, similarities; a loss must also accept the target's kind"""
+    """inputs of losses that fit: logits, cosine, similarities, groups; a loss must also accept the target's kind"""
     own_loss: str = "nlu.losses.cross_entropy.CrossEntropy"
     """dotted name of the loss that it has as one of several tasks, where none is chosen"""
     scores: str

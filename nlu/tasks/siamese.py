@@ -125,7 +125,7 @@ class Retrieve(Siamese):
         pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), predicted, strict=True)
         return [
             {
-                "label": bool(relevant),
+                "label": relevant > 0,
                 **one,
                 "query": names[query],
                 "candidate": names[candidate],

@@ -49,7 +49,7 @@ from nlu.training.batch_search import largest_that_fits, size_of_start
 from nlu.training.compiled import Compiled, eager_because
 from nlu.training.evaluation import NAMED_ROWS, first_sets
 from nlu.training.journal import Inspector, Journal
-from nlu.training.ordering import clock_of, order_of
+from nlu.training.ordering import clock_of, order_of, takes_queries
 from nlu.training.parts import Training, Trial
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -89,6 +89,11 @@ def build_run(
     model = build_model(config, data, task, None if checkpoint else progress)
     stepper = build_stepper(config, model, task, store, ranks, progress)
     if trainer.batch_size == "auto":
+        if any(takes_queries(config, part) for part in store.of_role("train").values()):
+            raise UserError(
+                "trainer.batch_size is auto, which tries rows, but the batches of this run have whole queries; set it "
+                "to a number of queries"
+            )
         found = size_of_start(run_dir, checkpoint, ranks)
         trainer = replace(
             trainer, batch_size=found or largest_that_fits(stepper, store, trainer.accumulation, progress)

@@ -1,16 +1,21 @@
 """The order of the examples of a run, and the clock that counts them."""
 
+import numpy as np
+
 from nlu.config.durations import Clock
 from nlu.config.errors import DataError
+from nlu.config.keys import facts_of
 from nlu.config.schema import Run
+from nlu.config.targets import TARGET
 from nlu.data.examples import Examples
 from nlu.data.growing import GrowingExamples
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore
 from nlu.data.opening import Store
-from nlu.data.order import Order, TokenClock, TokenOrder, Whole
+from nlu.data.order import Manifest, Order, TokenClock, TokenOrder, Whole
+from nlu.data.query_order import Queries, QueryOrder
 from nlu.training.ranks import Ranks
 
-AnyOrder = Order | TokenOrder | MixedOrder
+AnyOrder = Order | TokenOrder | QueryOrder | MixedOrder
 
 
 def order_of(config: Run, store: Store, ranks: Ranks) -> AnyOrder:
@@ -24,11 +29,26 @@ def order_of(config: Run, store: Store, ranks: Ranks) -> AnyOrder:
     return orders[""]
 
 
-def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
+def takes_queries(config: Run, part: Examples) -> bool:
+    """Return whether micro-batches of a set have whole queries; batch sizes and the clock count queries then."""
+    own = config.members[part.member] if part.member else config
+    return part.is_of_queries or bool(facts_of(own.task[TARGET]).get("groups"))
+
+
+def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder | QueryOrder:
+    if takes_queries(config, part):
+        queries = Queries(part)
+        return QueryOrder(queries, _order_over(config, part, Whole(queries.lengths_Q), ranks, queries))
+    return _order_over(config, part, part if isinstance(part, GrowingExamples) else Whole(part.lengths_N), ranks)
+
+
+def _order_over(
+    config: Run, part: Examples, examples: Manifest, ranks: Ranks, queries: Queries | None = None
+) -> Order | TokenOrder:
     trainer = config.trainer
     if trainer.batch_tokens is None:
         return Order(
-            part if isinstance(part, GrowingExamples) else Whole(part.lengths_N),
+            examples,
             seed=config.seed,
             batch_size=trainer.batch_rows,
             accumulation=trainer.accumulation,
@@ -37,15 +57,16 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
-    longest = int(part.lengths_N.argmax())
+    longest = int(examples.lengths_N.argmax())
+    first, what = (longest, "example") if queries is None else (int(queries.rows(np.array([longest]))[0]), "query")
     lower = "give shorter texts" if config.data.get("long") == "windows" else "data.max_len lower"
-    if (tokens := int(part.lengths_N[longest])) > trainer.batch_tokens:
+    if (tokens := int(examples.lengths_N[longest])) > trainer.batch_tokens:
         raise DataError(
-            f"{part.place(longest)}: the example has {tokens:,} tokens, more than trainer.batch_tokens, "
+            f"{part.place(first)}: the {what} has {tokens:,} tokens, more than trainer.batch_tokens, "
             f"{trainer.batch_tokens:,}; set that to >= {tokens}, or {lower}"
         )
     return TokenOrder(
-        part.lengths_N,
+        examples.lengths_N,
         seed=config.seed,
         batch_tokens=trainer.batch_tokens,
         accumulation=trainer.accumulation,
@@ -62,10 +83,11 @@ def clock_of(config: Run, store: Store, order: AnyOrder) -> Clock:
     # The number of rows that are still written is unknown, so an epoch is counted as one window of whole steps.
     window = -(-(config.trainer.window_rows or 1) // step) * step
     sizes = {part.member: window if part.is_growing else len(part) for part in store.of_role("train").values()}
-    clocks = {
-        name: TokenClock.of(own, config.trainer.accumulation)
-        if isinstance(own, TokenOrder)
-        else Clock(sizes[name], step)
-        for name, own in orders.items()
-    }
+    clocks: dict[str, Clock] = {}
+    for name, own in orders.items():
+        inner, size = (own.of_queries, len(own.queries)) if isinstance(own, QueryOrder) else (own, sizes[name])
+        if isinstance(inner, TokenOrder):
+            clocks[name] = TokenClock.of(inner, config.trainer.accumulation)
+        else:
+            clocks[name] = Clock(size, step)
     return MixedClock.of(order, clocks) if isinstance(order, MixedOrder) else clocks[""]

@@ -3,6 +3,7 @@
 Axes: N rows of a set, B rows of a batch, C names.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -223,10 +224,10 @@ class Classes(Target):
 
 @takes(schemas.Relevance)
 class Relevance(Classes):
-    """Whether the second text of a row answers the first; a row without a label is relevant."""
+    """How well the second text of a row answers the first: a number, relevant above 0; 1 without a label."""
 
     NAMES = ("irrelevant", "relevant")
-    WRITTEN = {"0": 0, "false": 0, "no": 0, "irrelevant": 0, "1": 1, "true": 1, "yes": 1, "relevant": 1}
+    WRITTEN = {"false": 0, "no": 0, "irrelevant": 0, "true": 1, "yes": 1, "relevant": 1}
 
     def __init__(self, files: Files):
         self._names = Names(list(self.NAMES))
@@ -235,16 +236,47 @@ class Relevance(Classes):
     def read(self, values: Values) -> tuple[object, Problem | None]:
         written = values.get("label")
         if written is None:
-            return 1, None
-        number = self.WRITTEN.get(str(written).strip().lower())
-        return number, None if number is not None else ("label", f"is not one of {', '.join(self.WRITTEN)}")
+            return 1.0, None
+        text = str(written).strip().lower()
+        if NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
+            return number, None
+        if text in self.WRITTEN:
+            return self.WRITTEN[text], None
+        return None, ("label", f"is neither a number nor one of {', '.join(self.WRITTEN)}")
+
+    def column(self) -> pa.DataType | None:
+        return pa.float32()
 
     def close(self) -> None:
         """The names are fixed from the start."""
 
+    @property
+    def num_outputs(self) -> int:
+        return 1
+
+    def relevances(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        """Return the label of each row as a number; (B,), float32."""
+        return stored.scalars("target", rows_B).astype(np.float32)
+
+    def numbers(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        """Return 1 for each relevant row, else 0; (B,), int64."""
+        return (self.relevances(stored, rows_B) > 0).astype(np.int64)
+
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
+        """Return `labels`, (B,), float32, and `queries`, (B,), int64, equal for rows with the same first text."""
+        relevances_B = self.relevances(rows.stored, rows.rows_B)
+        return {
+            "labels": torch.from_numpy(relevances_B),
+            "queries": torch.from_numpy(rows.stored.first_N[rows.rows_B].astype(np.int64)),
+        }
+
+    def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        # Adding 0 turns -0.0 into 0.0, whose bits differ.
+        return (self.relevances(stored, rows_B) + np.float32(0)).view(np.int32).astype(np.int64)
+
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
         """Leave out the count of irrelevant pairs if it is 0, because a set need not have any."""
-        counts = super().facts(stored, rows_N)["labels"]
+        counts = named_counts(self.names, np.bincount(self.numbers(stored, rows_N), minlength=2))
         return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
 
 
