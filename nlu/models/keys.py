@@ -75,6 +75,46 @@ class Bert(Transformer):
 
 
 @dataclass(kw_only=True)
+class ModernBert(Transformer):
+    """ModernBERT of any size, Ettin and mmBERT. A size that is null is that of the weights."""
+
+    pretrained: str | None = None
+    """Weights to start from: a folder in Hugging Face layout, RUN/best or hf://; null = random."""
+    hidden_size: PositiveInt | None = None
+    """Width of a token's vector; null = that of the weights, or 768 without weights."""
+    layers: PositiveInt | None = None
+    """Number of transformer layers; null = that of the weights, or 22 without weights."""
+    heads: PositiveInt | None = None
+    """Attention heads of a layer; divides hidden_size; null = that of the weights, or 12 without weights."""
+    intermediate_size: PositiveInt | None = None
+    """Width inside a layer's feed-forward part; null = that of the weights, or 1152 without weights."""
+    max_positions: PositiveInt | None = None
+    """Longest sequence, in tokens; null = that of the weights, else 8192."""
+    local_attention: PositiveInt | None = None
+    """Width in tokens of the window that a token sees in most layers, half on each side; null = that of the weights,
+    else 128."""
+    global_every: PositiveInt | None = None
+    """The first layer, and every so many layers another one, see the whole text; null = that of the weights, else 3."""
+    dropout: Probability | None = None
+    """Dropout rate of embeddings and inside the feed-forward part; 0 = off; null = that of the weights, else 0."""
+    attention_dropout: Probability | None = None
+    """Dropout rate of attention weights and of their sums; 0 = off; null = that of the weights, else 0."""
+    layer_norm_eps: PositiveFloat | None = None
+    """Value that a layer norm adds to the variance; null = that of the weights, else 1e-5."""
+    initializer_range: PositiveFloat | None = None
+    """Standard deviation of the encoder's random weights; null = that of the weights, else 0.02."""
+    pooling: Literal["first", "mean", "max", "attention", "layers"] | None = None
+    """Vector of a sequence; null = as the weights were trained (a folder of sentence-transformers, a run, or the
+    classifier that config.json names), else first; first = its first token; mean = mean of its tokens; max = largest
+    value of each feature over its tokens; attention = mean with trained weights; layers = tanh layer on
+    pooled_layers."""
+    divisors: ClassVar[Mapping[str, str]] = {"heads": "hidden_size"}
+    """keys, and the key that each must divide"""
+    default_positions: ClassVar[int] = 8192
+    """`max_positions` if neither the configuration nor weights set it"""
+
+
+@dataclass(kw_only=True)
 class HuggingFace(Transformer):
     """object encoder of the transformers library."""
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.lstm import Lstm
+from nlu.models.encoders.modern import ModernBert
 from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
@@ -24,6 +25,11 @@ VOCAB_SIZE = 50
 def bert(**changes: Any) -> Bert:
     sizes = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
     return Bert(VOCAB_SIZE, None, pretrained=None, **{**sizes, **changes})
+
+
+def modern(**changes: Any) -> ModernBert:
+    sizes = {"hidden_size": 24, "layers": 4, "heads": 4, "intermediate_size": 20, "max_positions": 256}
+    return ModernBert(VOCAB_SIZE, None, pretrained=None, **{**sizes, "local_attention": 8, **changes})
 
 
 def hugging_face(folder: Path, kind: str = "Bert", **options: Any) -> HuggingFace:
@@ -42,6 +48,8 @@ ENCODERS: dict[str, Callable[[Path], Any]] = {
     "bert with a maximum": lambda folder: bert(pooling="max"),
     "bert with attention over tokens": lambda folder: bert(pooling="attention"),
     "bert with joined layers": lambda folder: bert(pooling="layers", pooled_layers=[-1, 0]),
+    "modernbert": lambda folder: modern(),
+    "modernbert with a mean": lambda folder: modern(pooling="mean", layers=3),
     "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12, layers=2),
     "static": lambda folder: Static(VOCAB_SIZE, None, pretrained=None, embedding_size=8),
     "textcnn": lambda folder: TextCnn(

@@ -27,7 +27,7 @@ from nlu.models.layers.exact_linear import Tied
 from nlu.models.task_model import TaskModel
 from tests.few import first, sampled
 from tests.inference.int8.machine import compiles_int8
-from tests.models.parts import ENCODERS, VOCAB_SIZE, Target, labels, task_model
+from tests.models.parts import ENCODERS, VOCAB_SIZE, Target, labels, modern, task_model
 
 LAYOUTS = ["single", "pair", "units"]
 COUNT = 23
@@ -132,6 +132,17 @@ def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, 
     model = spread(build(bert(**options, **EXACT[seed])), seed)
     with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
         assert spread_of_logits(model, corpus(layout_of(model), lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+@pytest.mark.parametrize("case", ["single", "units", "mean of pairs"])
+def test_logits_of_modernbert_have_the_same_bits_among_any_neighbours(corpus, spread, case, in_bf16):
+    options, build = OF_BERT[case]
+    model = spread(build(modern(**options, hidden_size=48, heads=3, intermediate_size=40)))
+    # Some texts are cut into blocks, the longest by itself.
+    lengths = [*lengths_of(2), 97, 130, 130, 200]
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(model, corpus(layout_of(model), lengths)) == 0.0
 
 
 @pytest.mark.parametrize("in_bf16", [False, True])

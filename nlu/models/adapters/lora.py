@@ -160,8 +160,8 @@ class WithoutBias(Linear):
 def names_in_peft(name: str) -> list[str]:
     """Return the names of a layer of the encoder in transformers; three for one of queries, keys and values."""
     name = name.removeprefix("backbone.").removeprefix("inner.")
-    before, is_joined, _ = name.rpartition("qkv")
-    return [f"{before}{part}" for part in ("query", "key", "value")] if is_joined else [name]
+    before, is_joined, _ = name.rpartition(".qkv")
+    return [f"{before}.{part}" for part in ("query", "key", "value")] if is_joined else [name]
 
 
 def fill(layers: Mapping[str, Any], reference: str) -> None:

@@ -8,6 +8,7 @@ layers. Parameter names are those of Hugging Face's BERT checkpoints, except tha
 Axes: T tokens of all sequences, S sequences, D width.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -29,12 +30,12 @@ from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.dropout import layer_keys, recomputed
 from nlu.models.layers.exact_linear import ACTIVATIONS, Linear, padding_rows, with_rows
-from nlu.models.layers.filled_attention import FilledAttention, mean_of_filled
-from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
+from nlu.models.layers.filled_attention import FilledAttention
+from nlu.models.layers.pooling import pooled_by, pooling_module
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
-OTHERS = ("textcnn", "lstm", "re2", "static")
+OTHERS = ("textcnn", "lstm", "re2", "static", "modernbert")
 """the model_types of our other encoders, which are the names of their choices"""
 
 
@@ -88,7 +89,7 @@ class Bert(nn.Module):
         Raises UserError for vectors of texts that only model=hf computes (`nlu.models.formats.sentence_folder`).
         """
         if layout != "units":
-            require_computed(self.after, by_bert=True)
+            require_computed(self.after, by="bert")
         return self.width
 
     def group_of(self, layer: int) -> int:
@@ -98,6 +99,10 @@ class Bert(nn.Module):
     def heads_of(self, layer: int) -> int:
         """Return the number of attention heads of a layer, which may lack some (`smaller_weights`)."""
         return self._heads[layer]
+
+    def weights_of(self, layer: int, query_TD: Tensor, key_TD: Tensor, lengths: list[int]) -> list[Tensor]:
+        """Return the attention weights of a layer for its queries and keys, as in `Encoded`."""
+        return attention_weights(query_TD, key_TD, lengths, self.heads_of(layer))
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
@@ -123,7 +128,7 @@ class Bert(nn.Module):
             return Encoded(None, finished(first_SD, self.after, self.layout))
         seen = None
         if inside is not None or pooled and self.pooling == "layers":
-            seen = _Seen(inside or Inside(), batch.lengths, self)
+            seen = Seen(inside or Inside(), batch.lengths, self.sizes["layers"], self.weights_of)
         hidden_TD = self._hidden(x_TD, batch, first_only=False, seen=seen)
         found = Encoded() if seen is None else seen.encoded()
         if tokens:
@@ -155,20 +160,14 @@ class Bert(nn.Module):
 
     def _pool(self, hidden_TD: Tensor, batch: Batch, hidden: list[Tensor]) -> Tensor:
         """Return the vector of each sequence, (S, D); `hidden` as in `Encoded`, if layers are pooled."""
-        if self.pooling == "mean":
-            filling = batch.filling
-            return mean_of_filled(hidden_TD, filling) if filling else mean_of_sequences(hidden_TD, batch.lengths)
-        if isinstance(self.pooling_module, OVER_TOKENS):
-            return self.pooling_module(hidden_TD, batch.lengths)
-        if isinstance(self.pooling_module, LayerPooling):
-            asked = layers_asked(tuple(self.pooled_layers), self.sizes["layers"]).values()
-            return self.pooling_module([hidden[number + 1].index_select(0, batch.starts_S) for number in asked])
-        return self._pool_first(hidden_TD.index_select(0, batch.starts_S))
+        asked = layers_asked(tuple(self.pooled_layers), self.sizes["layers"]).values()
+        of_layers = [hidden[number + 1] for number in asked]
+        return self._pool_first(pooled_by(self.pooling, self.pooling_module, hidden_TD, batch, of_layers))
 
     def _pool_first(self, first_SD: Tensor) -> Tensor:
         return first_SD if self.pooler is None else torch.tanh(self.pooler["dense"](first_SD))
 
-    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
+    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         hidden_TD = self.embeddings(x_TD, batch, self.has_segments)
         if self.embeddings_project is not None:
@@ -245,7 +244,8 @@ def require_bert(source: Pretrained) -> None:
         reasons.append(f"hidden_act {activation}")
     reasons += strange_parts(config)
     if reasons:
-        other = f"set model={kind if kind in OTHERS else 'hf'}"
+        ours = kind.removeprefix("nlu-")
+        other = f"set model={ours if ours in OTHERS else 'hf'}"
         # transformers ignores such positions since version 5, so model=hf refuses them too.
         is_for_none = positions.startswith("relative_key") or source.key != "model.pretrained"
         raise CheckpointError(
@@ -255,14 +255,15 @@ def require_bert(source: Pretrained) -> None:
         )
 
 
-class _Seen:
+class Seen:
     """Collects the parts that `Inside` requests while the layers run."""
 
-    def __init__(self, inside: Inside, lengths: list[int], encoder: Bert):
+    def __init__(self, inside: Inside, lengths: list[int], layers: int, weights_of: Callable[..., list[Tensor]]):
+        """`layers`: their number; `weights_of` as in `Bert`."""
         self.hidden: list[Tensor] = []
-        self._inside, self._lengths, self._encoder = inside, lengths, encoder
-        self._projected = layers_asked(inside.projections, encoder.sizes["layers"])
-        self._attention = layers_asked(inside.attention, encoder.sizes["layers"])
+        self._inside, self._lengths, self._weights_of = inside, lengths, weights_of
+        self._projected = layers_asked(inside.projections, layers)
+        self._attention = layers_asked(inside.attention, layers)
         self._wanted = {*self._projected.values(), *self._attention.values()}
         self._parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -278,7 +279,7 @@ class _Seen:
             hidden=self.hidden if self._inside.hidden else [],
             projections={asked: self._parts[number] for asked, number in self._projected.items()},
             attention={
-                asked: attention_weights(*self._parts[number][:2], self._lengths, self._encoder.heads_of(number))
+                asked: self._weights_of(number, *self._parts[number][:2], self._lengths)
                 for asked, number in self._attention.items()
             },
         )

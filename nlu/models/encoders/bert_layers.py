@@ -7,7 +7,7 @@ configuration of pretrained weights, else from BERT-base.
 Axes: T tokens of all sequences, S sequences, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -49,16 +49,19 @@ See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
 
 
-def resolve_sizes(given: dict[str, Any], config: Config | None) -> Sizes:
-    """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
+def resolve_sizes(
+    given: dict[str, Any], config: Config | None, names: Mapping[str, str] = CONFIG_KEYS, base: Sizes = BERT_BASE
+) -> Sizes:
+    """Return each size from the user's keys, else from the checkpoint's configuration, else from `base`.
 
-    `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
-    MUST_BE_KNOWN is unknown, or heads do not divide the width or groups the layers.
+    `config` is None without pretrained weights. `names`: its key for each of ours. Raises UserError if a key
+    contradicts the checkpoint, a size of MUST_BE_KNOWN is unknown, or heads do not divide the width or groups the
+    layers.
     """
     sizes: Sizes = {}
     problems = []
-    for ours, theirs in CONFIG_KEYS.items():
-        written, stored = given[ours], (config or {}).get(theirs)
+    for ours, theirs in names.items():
+        written, stored = given.get(ours), (config or {}).get(theirs)
         if written is not None and stored is not None and written != stored and ours not in TUNABLE:
             problems.append(
                 f"model.{ours} is {written}, but the pretrained weights have {stored}; "
@@ -69,9 +72,9 @@ def resolve_sizes(given: dict[str, Any], config: Config | None) -> Sizes:
                 f"model.{ours} is null, but no configuration beside the pretrained weights gives {theirs}; "
                 f"set model.{ours}, or put the config.json or bert_config.json there"
             )
-        sizes[ours] = written if written is not None else stored if stored is not None else BERT_BASE[ours]
+        sizes[ours] = written if written is not None else stored if stored is not None else base[ours]
     for ours, whole in schemas.Bert.divisors.items():
-        if sizes[whole] % (sizes[ours] or 1):
+        if sizes[whole] % (sizes.get(ours) or 1):
             problems.append(
                 f"model.{ours} is {sizes[ours]}, which does not divide model.{whole} {sizes[whole]}; set one of the two"
             )

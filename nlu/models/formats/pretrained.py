@@ -345,7 +345,7 @@ def _check_vocabulary(
     source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor], mismatched: list[str]
 ) -> None:
     for name in mismatched:
-        if "word_embeddings" in name or "embed_tokens" in name:
+        if re.search("word_embeddings|embed_tokens|tok_embeddings", name):
             raise CheckpointError(
                 f"the tokenizer has {own[name].shape[0]} tokens, but the weights of {source.reference} have "
                 f"{theirs[name].shape[0]} rows of width {theirs[name].shape[1]} (wanted {own[name].shape[1]}); "

@@ -71,19 +71,19 @@ def first_module(source: Pretrained) -> str | None:
     return next((one["type"].rpartition(".")[2] for one in read_config(_root(source), MODULES)), None)
 
 
-def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:
+def require_computed(after: AfterEncoder, *, by: str = "hf") -> None:
     """Raise UserError if the vector of a text has a part that its encoder does not compute.
 
-    `by_bert`: the encoder is the native BERT, which computes less than model=hf.
+    `by`: the choice of the encoder, of which native ones compute less than model=hf.
     """
     strange, remedy = after.strange, "set"
-    if strange is None and by_bert and (after.dense or after.pooling == "last"):
+    if strange is None and by != "hf" and (after.dense or after.pooling == "last"):
         strange = after.dense[0]["folder"] if after.dense else "pooling by the last token"
         remedy = "set model=hf, which does, or"
     if strange is not None:
         raise UserError(
             f"model.pretrained is a folder of sentence-transformers, whose {MODULES} has {strange}, which "
-            f"model={'bert' if by_bert else 'hf'} does not compute; {remedy} model.pooling=mean, or another one, which "
+            f"model={by} does not compute; {remedy} model.pooling=mean, or another one, which "
             "leaves out what follows the encoder"
         )
 

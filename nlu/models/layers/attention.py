@@ -6,6 +6,7 @@ the mode is set to "error" for attention, forward and backward.
 
 Axes: T tokens of all sequences, B sequences, L the longest, or the length of all sequences of a group, H heads, E width
 of a head, D = H * E; Q queries of a sequence: L, or 1 if only first tokens have queries; N = sequences of a group * H.
+With a window, B are blocks of sequences (`local_attention`), Q and L their queries and keys.
 """
 
 import inspect
@@ -25,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from nlu.data.collate import to_device
 from nlu.models.layers.dropout import dropout
 from nlu.models.layers.exact_linear import with_rows
+from nlu.models.layers.local_attention import Blocks
 
 log = logging.getLogger(__name__)
 
@@ -109,18 +111,18 @@ def strictly() -> Iterator[None]:
 
 def packed_attention(
     query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, bounds: Tensor, longest_query: int,
-    longest: int, *, scale: float, dropout_p: float,
+    longest: int, *, scale: float, dropout_p: float, window_size: tuple[int, int] = (-1, -1),
 ) -> Tensor:  # fmt: skip
     """Return attention over packed sequences of half precision on a CUDA device, with dropout; (Q, H, E).
 
     The public torch.nn.attention.varlen.varlen_attn is this kernel without dropout. `bounds`: the start of each
-    sequence, and the end of the last one, int32. Raises AttributeError, TypeError or RuntimeError where there is no
-    such kernel.
+    sequence, and the end of the last one, int32. `window_size`: how many keys before and behind itself a query sees,
+    -1 = all. Raises AttributeError, TypeError or RuntimeError where there is no such kernel.
     """
     # Private; read in torch 2.13.
     mixed_QHE: Tensor = torch.ops.aten._flash_attention_forward(
         query_QHE, key_THE, value_THE, query_bounds, bounds, longest_query, longest, dropout_p, False, False,
-        scale=scale,
+        scale=scale, window_size_left=window_size[0], window_size_right=window_size[1],
     )[0]  # fmt: skip
     return mixed_QHE
 
@@ -188,13 +190,18 @@ class AttentionInOneKernel:
         heads: int,
         device: torch.device,
         packed_kernel: Kernels = packed_kernel,
+        reach: int | None = None,
     ):
         self._heads, self._count, self._longest = heads, len(lengths), max(lengths)
         self._packed_kernel = packed_kernel
+        # Where all texts are short, the window cuts nothing off.
+        self._reach = reach if reach is not None and self._longest > reach + 1 else None
+        self._blocks = None if self._reach is None else Blocks(self._longest, self._reach)
         lengths_B = np.array(lengths, dtype=np.int64)
         real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
         # Computed on the host, so that nothing here waits for the device.
-        self._mask_B11L = to_device(real_BL[:, None, None], device)
+        mask = real_BL[:, None, None] if self._blocks is None else self._blocks.seen(torch.from_numpy(lengths_B))
+        self._mask = to_device(mask, device)
         self._place_T = to_device(torch.from_numpy(np.flatnonzero(real_BL)), device)
         self._bounds = to_device(torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)), device)
         """the start of each sequence in T, and the end of the last one"""
@@ -209,6 +216,7 @@ class AttentionInOneKernel:
 
     def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
+        assert self._reach is None, "a layer of a window computes all tokens"
         if kernel := self._kernel_for(key_value_T2D, 2, dropout_p):
             heads = *self._by_head(query_BD, 1), *self._by_head(key_value_T2D, 2)
             return self._mix_packed(kernel, heads, self._firsts, 1)
@@ -234,9 +242,12 @@ class AttentionInOneKernel:
         """Return (B, H, Q, E) of padded queries, keys and values."""
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=self._mask_B11L, dropout_p=dropout_p, scale=width**-0.5
+            if (blocks := self._blocks) is not None:
+                query, key, value = blocks.queries(query), blocks.keys(key), blocks.keys(value)
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=self._mask, dropout_p=dropout_p, scale=width**-0.5
             )
+            return mixed if blocks is None else blocks.joined(mixed)
 
         width = heads[0].shape[-1]
         return repeatable(attend, *map(_wide_enough, heads))[..., :width]
@@ -246,7 +257,8 @@ class AttentionInOneKernel:
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             bounds = query_bounds, self._bounds
-            return kernel(query, key, value, *bounds, longest, self._longest, scale=width**-0.5)
+            near: dict[str, Any] = {} if self._reach is None else {"window_size": (self._reach, self._reach)}
+            return kernel(query, key, value, *bounds, longest, self._longest, scale=width**-0.5, **near)
 
         width = heads[0].shape[-1]
         return repeatable(attend, *map(_wide_enough, heads))[..., :width].flatten(1)
@@ -259,7 +271,7 @@ def _wide_enough(heads: Tensor) -> Tensor:
 
 
 class Attention(Protocol):
-    """softmax(q k / sqrt(E)) v within each sequence of a batch.
+    """softmax(q k / sqrt(E)) v within each sequence of a batch, or within a window around each token.
 
     The result of a sequence does not depend on other sequences; on a CPU not even in the last bit, where rows after
     those of the last sequence are ignored and come out as zeros.
@@ -272,19 +284,29 @@ class Attention(Protocol):
         """Return the result for the first token of each sequence; (B, D)."""
 
 
-def attention_over(lengths: list[int], heads: int, device: torch.device) -> Attention:
-    """Return the attention of a batch, for all layers; `lengths` must ascend, as in the batches of `collate`."""
+def attention_over(lengths: list[int], heads: int, device: torch.device, reach: int | None = None) -> Attention:
+    """Return the attention of a batch, for all layers; `lengths` must ascend, as in the batches of `collate`.
+
+    `reach`: how many places away a token may be to be seen; None: anywhere in its sequence.
+    """
     if device.type == "cuda":
-        return AttentionInOneKernel(lengths, heads, device)
-    return AttentionByLength(lengths, heads)
+        return AttentionInOneKernel(lengths, heads, device, reach=reach)
+    return AttentionByLength(lengths, heads, reach)
 
 
 class AttentionByLength:
     """Attention on a CPU: sequences of the same length are computed together, so nothing is padded."""
 
-    def __init__(self, lengths: list[int], heads: int):
+    def __init__(self, lengths: list[int], heads: int, reach: int | None = None):
         self._heads, self._tokens = heads, sum(lengths)
         self._groups = [(length, len(list(same))) for length, same in groupby(lengths)]
+        self._windows: dict[int, tuple[Blocks, Tensor]] = {}
+        """blocks and mask of the lengths that are longer than a window"""
+        for length, count in self._groups if reach is not None else ():
+            assert reach is not None
+            if length > reach + 1:
+                blocks = Blocks(length, reach)
+                self._windows[length] = blocks, blocks.seen(torch.full((count,), length))
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for every token; (T, D)."""
@@ -293,6 +315,7 @@ class AttentionByLength:
 
     def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
+        assert not self._windows, "a layer of a window computes all tokens"
         queries = query_BD.split([count for _, count in self._groups])
         parts = [
             (query_BD.view(len(query_BD), self._heads, 1, -1), *key_value.unbind(0))
@@ -312,30 +335,44 @@ class AttentionByLength:
 
     def _mixed(self, groups: list[tuple[Tensor, ...]], dropout_p: float) -> Tensor:
         mixed, first = [], 0
-        for query_BHQE, key_BHLE, value_BHLE in groups:
-            count = len(query_BHQE)
+        for (query_BHQE, key_BHLE, value_BHLE), (length, count) in zip(groups, self._groups, strict=True):
+            blocks, mask = self._windows.get(length, (None, None))
+            if blocks is not None:
+                query_BHQE, key_BHLE, value_BHLE = (
+                    blocks.queries(query_BHQE), blocks.keys(key_BHLE), blocks.keys(value_BHLE),
+                )  # fmt: skip
             if torch.is_grad_enabled():
-                mixed_BHQE = _attend(query_BHQE, key_BHLE, value_BHLE, dropout_p, first)
+                mixed_BHQE = _attend(query_BHQE, key_BHLE, value_BHLE, dropout_p, first, count, mask)
             else:
-                mixed_BHQE = F.scaled_dot_product_attention(query_BHQE, key_BHLE, value_BHLE)
-            mixed.append(mixed_BHQE.transpose(1, 2).reshape(count * query_BHQE.shape[2], -1))
+                mixed_BHQE = F.scaled_dot_product_attention(query_BHQE, key_BHLE, value_BHLE, attn_mask=mask)
+            if blocks is not None:
+                mixed_BHQE = blocks.joined(mixed_BHQE)
+            mixed.append(mixed_BHQE.transpose(1, 2).flatten(2).flatten(0, 1))
             first += count
         return torch.cat(mixed)
 
 
-def _attend(query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float, first: int) -> Tensor:
-    """Return attention of the sequences from `first` on for training: torch's call drops weights by random numbers of
-    the batch, and on a CPU its gradient in bf16 takes several times as long."""
-    shape, heads = query_BHQE.shape, query_BHQE.shape[1]
+def _attend(
+    query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float, first: int, count: int,
+    mask: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return attention of `count` sequences from `first` on for training: torch's call drops weights by random numbers
+    of the batch, and on a CPU its gradient in bf16 takes several times as long."""
+    shape = query_BHQE.shape
     query_NQE, key_NLE, value_NLE = (each.flatten(0, 1) for each in (query_BHQE, key_BHLE, value_BHLE))
     scores_NQL = torch.bmm(query_NQE * shape[-1] ** -0.5, key_NLE.mT)
+    if mask is not None:
+        scores_NQL = scores_NQL.unflatten(0, shape[:2]).masked_fill(~mask, -torch.inf).flatten(0, 1)
     # Softmax and dropout in fp32.
-    weights_NQL = dropout(scores_NQL.softmax(-1, dtype=torch.float32), dropout_p, [heads] * shape[0], first)
+    rows = [len(scores_NQL) // count] * count
+    weights_NQL = dropout(scores_NQL.softmax(-1, dtype=torch.float32), dropout_p, rows, first)
     return torch.bmm(weights_NQL.to(value_NLE.dtype), value_NLE).view(shape)
 
 
-def attention_weights(query_TD: Tensor, key_TD: Tensor, lengths: list[int], heads: int) -> list[Tensor]:
-    """Return the attention weights of each sequence, before dropout.
+def attention_weights(
+    query_TD: Tensor, key_TD: Tensor, lengths: list[int], heads: int, reach: int | None = None
+) -> list[Tensor]:
+    """Return the attention weights of each sequence, before dropout; `reach` as in `attention_over`.
 
     One tensor (H, L, L), float32, for each sequence, with a gradient; a row (query) adds up to 1.
     """
@@ -345,5 +382,9 @@ def attention_weights(query_TD: Tensor, key_TD: Tensor, lengths: list[int], head
             query_HLE, key_HLE = (
                 rows_LD.float().view(len(rows_LD), heads, -1).transpose(0, 1) for rows_LD in (query_LD, key_LD)
             )
-            found.append((query_HLE @ key_HLE.mT * query_HLE.shape[-1] ** -0.5).softmax(-1))
+            scores_HLL = query_HLE @ key_HLE.mT * query_HLE.shape[-1] ** -0.5
+            if reach is not None:
+                place_L = torch.arange(len(query_LD), device=query_LD.device)
+                scores_HLL = scores_HLL.masked_fill((place_L - place_L[:, None]).abs() > reach, -torch.inf)
+            found.append(scores_HLL.softmax(-1))
     return found

@@ -120,9 +120,13 @@ def hashed(bits: Tensor) -> Tensor:
     return bits ^ (bits >> 16 & 0xFFFF)
 
 
-def dropped(input: Tensor, probability: float, keys: Tensor) -> Tensor:
-    """Return the input with elements zeroed by `keys`, int32, one for each row along the last axis."""
-    columns = torch.arange(input.shape[-1], dtype=torch.int32, device=input.device)
+def dropped(input: Tensor, probability: float, keys: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Return the input with elements zeroed by `keys`, int32, one for each row along the last axis.
+
+    `columns`: the numbers of columns, int32; None: from 0.
+    """
+    if columns is None:
+        columns = torch.arange(input.shape[-1], dtype=torch.int32, device=input.device)
     # Numbers of columns are spread over all bits, since keys of neighbours may differ in the last ones only.
     bits = hashed(keys[..., None] ^ hashed(columns))
     return torch.where((bits & STEPS - 1) >= round(probability * STEPS), input / (1 - probability), 0.0)

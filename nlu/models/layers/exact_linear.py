@@ -49,7 +49,7 @@ class Linear(nn.Linear):
         """Return (R, O), or only the output features `outputs`."""
         if outputs is None:
             return product(input, self.weight, self.bias)
-        return product(input, self.weight[outputs], self.bias[outputs])
+        return product(input, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class Tied(Linear):

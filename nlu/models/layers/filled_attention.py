@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nlu.data.collate import Filling
 from nlu.models.layers.dropout import dropped, hashed
+from nlu.models.layers.local_attention import Blocks
 
 
 class _Apart(torch.autograd.Function):
@@ -101,9 +102,14 @@ def _real(slots_SL: Tensor, lengths_S: Tensor) -> Tensor:
 class FilledAttention:
     """Attention of a batch with filling, for the layers with so many heads; see `attention.Attention`."""
 
-    def __init__(self, slots_SL: Tensor, lengths_S: Tensor, slot_T: Tensor, heads: int, keys_T: Tensor | None = None):
-        """`keys_T`: the random numbers of the layer (`dropout.TokenKeys`); None: nothing is dropped."""
+    def __init__(
+        self, slots_SL: Tensor, lengths_S: Tensor, slot_T: Tensor, heads: int, keys_T: Tensor | None = None,
+        reach: int | None = None,
+    ):  # fmt: skip
+        """`keys_T`: the random numbers of the layer (`dropout.TokenKeys`); None: nothing is dropped. `reach` is that of
+        `attention.attention_over`."""
         self._slots_SL, self._slot_T, self._heads, self._keys_T = slots_SL, slot_T, heads, keys_T
+        self._lengths_S, self._reach = lengths_S, reach
         self._real_SL = _real(slots_SL, lengths_S)
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
@@ -126,10 +132,21 @@ class FilledAttention:
     def _mix(self, heads: tuple[Tensor, ...], dropout_p: float, keys_SQ: Tensor | None) -> Tensor:
         """Return (S, Q, D) of queries, keys and values by head."""
         query_SHQE, key_SHLE, value_SHLE = heads
-        longest = key_SHLE.shape[2]
-        # The first slot always: a softmax over nothing is not a number, also for filling, which nobody reads.
-        seen_SL = self._real_SL | (torch.arange(longest, device=query_SHQE.device) == 0)
-        seen_S11L = seen_SL[:, None, None]
+        longest, blocks, columns = key_SHLE.shape[2], None, None
+        if self._reach is not None:
+            # From here on S are blocks of sequences, Q and L their queries and keys.
+            blocks = Blocks(longest, self._reach)
+            query_SHQE, key_SHLE, value_SHLE = (
+                blocks.queries(query_SHQE), blocks.keys(key_SHLE), blocks.keys(value_SHLE),
+            )  # fmt: skip
+            keys_SQ = None if keys_SQ is None else blocks.queries(keys_SQ[:, None, :, None]).flatten(1)
+            seen_S11L = blocks.seen(self._lengths_S)
+            # The same whatever the shape, and so the cut, of the batch.
+            columns = blocks.offsets(query_SHQE.device)
+        else:
+            # The first slot always: a softmax over nothing is not a number, also for filling, which nobody reads.
+            seen_SL = self._real_SL | (torch.arange(longest, device=query_SHQE.device) == 0)
+            seen_S11L = seen_SL[:, None, None]
         if not torch.is_grad_enabled():
             mixed_SHQE = F.scaled_dot_product_attention(query_SHQE, key_SHLE, value_SHLE, attn_mask=seen_S11L)
         else:
@@ -138,6 +155,7 @@ class FilledAttention:
             if dropout_p and keys_SQ is not None:
                 heads_H = torch.arange(self._heads, dtype=torch.int32, device=keys_SQ.device)
                 keys_SHQ = hashed(keys_SQ[:, None] + heads_H[:, None])
-                weights_SHQL = dropped(weights_SHQL, dropout_p, keys_SHQ)
+                weights_SHQL = dropped(weights_SHQL, dropout_p, keys_SHQ, columns)
             mixed_SHQE = weights_SHQL.to(value_SHLE.dtype) @ value_SHLE
+        mixed_SHQE = mixed_SHQE if blocks is None else blocks.joined(mixed_SHQE)
         return mixed_SHQE.transpose(1, 2).flatten(2)

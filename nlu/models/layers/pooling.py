@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.data.arrays import ranges
-from nlu.data.collate import to_device
+from nlu.data.collate import Batch, to_device
 from nlu.models.layers.exact_linear import Linear
+from nlu.models.layers.filled_attention import mean_of_filled
 from nlu.models.model_rules import pooled_layers_problems
 
 
@@ -125,6 +126,21 @@ def pooling_module(
     made = AttentionPooling(width) if pooling == "attention" else LayerPooling(width, len(pooled_layers or ()))
     made.reset(sd)
     return made
+
+
+def pooled_by(
+    pooling: str, module: nn.Module | None, hidden_TD: Tensor, batch: Batch, of_layers: list[Tensor]
+) -> Tensor:
+    """Return the vector of each sequence by the `pooling_module` of `pooling`, (S, D); without one of tokens or layers,
+    that of its first token. `of_layers` are the vectors of tokens after each layer that is pooled, (T, D) each."""
+    if pooling == "mean":
+        filling = batch.filling
+        return mean_of_filled(hidden_TD, filling) if filling else mean_of_sequences(hidden_TD, batch.lengths)
+    if isinstance(module, OVER_TOKENS):
+        return module(hidden_TD, batch.lengths)
+    if isinstance(module, LayerPooling):
+        return module([each_TD.index_select(0, batch.starts_S) for each_TD in of_layers])
+    return hidden_TD.index_select(0, batch.starts_S)
 
 
 def _sequences(lengths_S: Tensor, hidden_TD: Tensor) -> Tensor:
