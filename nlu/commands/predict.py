@@ -6,6 +6,7 @@ killed command continues when it is run again.
 python -m nlu.predict run=outputs/mine input=new.csv output=predicted.csv
 python -m nlu.predict run=outputs/mine input=new.jsonl output=predicted.jsonl scores=true
 python -m nlu.predict run=outputs/mine 'input=[new.csv,my.csv]' 'output=predicted-*.csv'
+python -m nlu.predict run=outputs/mine input=new.csv output=predicted.csv jobs=16 hydra/launcher=slurm
 python -m nlu.predict run=outputs/search input=- input.format=lines output=-     the best trial of a search
 """
 
@@ -57,8 +58,8 @@ def _located(config: "Predict") -> "Located":
     for path, _ in pairs:
         if path != STANDARD:
             find_file("input", path)
-    # Not with several ranks: one that starts late would find the pieces of the others.
-    if config.output != STANDARD and placement().kind == "alone":
+    # Not with several ranks or jobs: one that starts late would find the pieces of the others.
+    if config.output != STANDARD and placement().kind == "alone" and config.jobs == 1:
         for _, output in pairs:
             pieces_of(output).require_place()
     return located

@@ -74,6 +74,16 @@ class _Job(_Command):
 
 
 @dataclass(kw_only=True)
+class Shared:
+    """The keys of a command whose work several jobs share."""
+
+    jobs: PositiveInt = 1
+    """Jobs that share the work, for hydra/launcher to start: docs/predicting.md#several-jobs."""
+    job: NonNegativeInt | None = None
+    """Number of this job, from 0, where another program starts the jobs; null = the command starts all of them."""
+
+
+@dataclass(kw_only=True)
 class _Compiling:
     compile: bool = False
     """Compute by torch.compile over batches of few shapes, on CUDA; the last digits then depend on the shape:
@@ -118,7 +128,7 @@ class Input:
 
 
 @dataclass(kw_only=True)
-class Predict(_Prediction, _Job):
+class Predict(_Prediction, Shared, _Job):
     """The validated configuration of `nlu.predict`."""
 
     input: Annotated[Input, Naming("keys, such as input.path=new.csv")]

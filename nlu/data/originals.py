@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from nlu.config.errors import DataError
 from nlu.config.sentences import counted
@@ -28,6 +29,17 @@ MOST_FIRST_LINE = 1 << 20
 Original = str | dict[str, object] | list[object]
 """the text of a row, its record, or the cells of a sheet; in CoNLL columns, with the lines without
 token before its sentence"""
+
+
+class Start(NamedTuple):
+    """A place between two rows of a text file, from which its rows can be read."""
+
+    offset: int
+    """bytes before it"""
+    line: int
+    """number of the line behind it"""
+    head_lines: int
+    """lines at the start of the file by which a table is read: those up to its first row, or its header"""
 
 
 @dataclass(frozen=True)
@@ -97,10 +109,31 @@ class Originals:
         with _utf_8(self.path):
             return not (self.file_format in ("json", "jsonl") and is_document(self.path, self.dialect))
 
-    def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
-        """Yield each row with its original. Raises DataError as `read_rows` does."""
+    def rows(self, start: Start | None = None) -> Iterator[tuple[Row | BadRow, Original]]:
+        """Yield each row with its original, those from `start` on. Raises DataError as `read_rows` does."""
         with _utf_8(self.path):
-            yield from self._of_lines() if self.is_text else self._of_records()
+            yield from self._of_lines(self._recent, start) if self.is_text else self._of_records()
+
+    def rows_and_starts(self, every: int, starts: list[Start | None]) -> Iterator[tuple[Row | BadRow, Original]]:
+        """Yield what `rows` does; `starts` gets the place before each `every`-th row, None where only all rows can be
+        read."""
+        if not self.is_text:
+            for count, found in enumerate(self.rows()):
+                if count % every == 0:
+                    starts.append(None)
+                yield found
+            return
+        recent, head_lines, at = self._recent, 0, (0, 0)
+        recent.bytes = self._bytes_before
+        with _utf_8(self.path):
+            for count, found in enumerate(self._of_lines(recent)):
+                if count == 0 and self.file_format in TABLES:
+                    head_lines = (found[0].number if self.has_header else recent.next) - 1 - self.dialect.skip_lines
+                if count % every == 0:
+                    starts.append(Start(*at, head_lines) if count else None)
+                # Before the next row is asked for, which reads more lines.
+                at = recent.bytes, recent.next
+                yield found
 
     def record(self, original: Original, place: str) -> dict[str, object]:
         """Return a row by the names of its columns. Raises DataError with `place` if its columns have no such names."""
@@ -163,12 +196,41 @@ class Originals:
             )
         return dict(zip(names, cells, strict=False))
 
-    def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
-        taken = _Recent(1 + self.dialect.skip_lines)
-        for row in read_rows(self.path, self.file_format, self.fields, self.header, taken.of, self.dialect):
+    @property
+    def _recent(self) -> "_Recent":
+        return _Recent(1 + self.dialect.skip_lines)
+
+    @property
+    def _bytes_before(self) -> int:
+        """The bytes before the lines that are read."""
+        with open_text(self.path, self.file_format, self.dialect, "utf-8") as lines:
+            skipped = sum(len(line.encode()) for line in islice(lines, self.dialect.skip_lines))
+        return skipped or len(BOM.encode()) * self._has_mark()
+
+    def _of_lines(self, taken: "_Recent", start: Start | None = None) -> Iterator[tuple[Row | BadRow, Original]]:
+        watch, moved = taken.of, 0
+        if start is not None:
+            moved = start.line - taken.next - start.head_lines
+
+            def watch(lines: Iterator[str]) -> Iterator[str]:
+                return taken.of(chain(islice(lines, start.head_lines), self._lines_from(start.offset)))
+
+        rows = read_rows(self.path, self.file_format, self.fields, self.header, watch, self.dialect)
+        if start is not None and start.head_lines and not self.has_header:
+            # The first row only tells how many cells there are.
+            next(rows)
+        for row in rows:
             if not isinstance(row, Mark):
                 # A CoNLL sentence keeps the marks before it, and all its lines even if BadRow.number is a later one.
-                yield row, taken.since(0 if self.file_format == "conll" else row.number)
+                original = taken.since(0 if self.file_format == "conll" else row.number)
+                row.number += moved
+                yield row, original
+
+    def _lines_from(self, offset: int) -> Iterator[str]:
+        with open_text(self.path, self.file_format, self.dialect, "utf-8") as lines:
+            # Nothing has been decoded yet.
+            lines.buffer.seek(offset)
+            yield from lines
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
         rows = read_rows(self.path, self.file_format, self.fields, self.header, dialect=self.dialect)
@@ -242,12 +304,18 @@ class _Recent:
     def __init__(self, first: int) -> None:
         """`first`: the number of the first line."""
         self._lines: deque[tuple[int, str]] = deque()
-        self._first = first
+        self.next = first
+        """the number of the next line"""
+        self.bytes: int | None = None
+        """the bytes before it, counted unless it is None"""
 
     def of(self, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines and keep them."""
-        for number, line in enumerate(lines, self._first):
+        for number, line in enumerate(lines, self.next):
             self._lines.append((number, line))
+            self.next = number + 1
+            if self.bytes is not None:
+                self.bytes += len(line.encode())
             yield line
 
     def since(self, number: int) -> str:

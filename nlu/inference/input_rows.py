@@ -164,15 +164,16 @@ def require_usable(
     *,
     may_skip: bool,
     max_rows: int | None,
+    rows: Iterable[tuple[RowOfFile | BadRow, Original]] | None = None,
 ) -> int:
-    """Read every row once and return the number of rows.
+    """Read every row once and return the number of rows; `rows` are those of the source, if something else notes them.
 
     Raises DataError for rows that cannot be used, unless `may_skip`, for a row that the output cannot hold, and for a
     file without rows.
     """
     count, bad_rows = 0, BadRows()
     several, longest = "tokens" not in source.fields, ""
-    for row, original in source.rows():
+    for row, original in source.rows() if rows is None else rows:
         count += 1
         if (bad := bad_row(row, source, problem)) is not None:
             bad_rows.add(source.path, bad)

@@ -2,12 +2,14 @@
 
 Rows are read in chunks of CHUNK_ROWS, so memory does not grow with their number. Rank r predicts every chunk whose
 number is r modulo the number of ranks. Each chunk is a piece of the output, which is kept if the command is killed.
+Several jobs claim chunks one by one (`nlu.inference.claimed`).
 """
 
+import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
@@ -15,16 +17,17 @@ from pathlib import Path
 
 from nlu.config.command_keys import STANDARD, Predict
 from nlu.config.console import leave_output
-from nlu.config.errors import UserError, keys_called
+from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.sentences import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
 from nlu.data.examples import in_memory
 from nlu.data.fields import idle_keys
-from nlu.data.originals import Original, Originals
+from nlu.data.originals import Original, Originals, Start
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress_bars import Bar, Progress
 from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
+from nlu.inference.claimed import Claimed, Team, claimed, piece_names, require_shareable
 from nlu.inference.input_rows import bad_row, found, originals_for, require_usable
 from nlu.inference.locate import Located
 from nlu.inference.output_formats import output_of
@@ -33,11 +36,16 @@ from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
+from nlu.storage.files import json_text
 from nlu.training.ranks import Ranks, process_group
 
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
+INDEX = "index"
+"""the piece with the places of all chunks"""
+SLOWEST_BYTES_S = 1e6
+"""bytes of a file that are read and checked in a second, at the slowest"""
 KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", *DIALECT_KEYS)}
 """the names of keys in errors of the readers of training rows, and their names in this command"""
 USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
@@ -54,9 +62,11 @@ def run_prediction(config: Predict, located: Located) -> int:
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
         pairs = pairs_of(config.input.path, config.output)
+        for _, output in pairs:
+            require_shareable(Team.of(config), ranks.world_size, output)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
-        outputs = [pieces_of(output) for _, output in pairs if output != STANDARD]
+        outputs = [pieces_of(output) for _, output in pairs if output != STANDARD and config.jobs == 1]
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
@@ -74,6 +84,8 @@ def run_prediction(config: Predict, located: Located) -> int:
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
+                work.check(held)
+            for work in works:
                 work.plan()
             for work in works:
                 work.run(ranks)
@@ -83,19 +95,13 @@ def run_prediction(config: Predict, located: Located) -> int:
 
 
 def work_of(config: Predict, predictor: Predictor, path: Path) -> "Work":
-    """Check all rows of a file. Raises UserError for the user's mistakes."""
+    """Return the work of a file. Raises UserError for the user's mistakes."""
     trained = predictor.trained
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans)
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
-    may_skip = config.on_bad_row == "skip"
-    # All rows are read once before any is predicted, so a bad row in the last line is reported within seconds, and
-    # nothing is written then.
-    rows = require_usable(
-        source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
-    )
-    return Work(predictor, source, columns, output, config, rows)
+    return Work(predictor, source, columns, output, config)
 
 
 @dataclass
@@ -107,7 +113,11 @@ class Work:
     columns: Columns
     output: OutputFormat
     config: Predict
-    rows: int
+    rows: int = 0
+    starts: list[Start | None] = field(default_factory=list)
+    """with several jobs: the place of each chunk in the file; None: all rows before it must be read"""
+    shared: Claimed | None = None
+    """with several jobs: the pieces of the output"""
     began_s: float = 0.0
     predicted: int = 0
     empty: int = 0
@@ -117,6 +127,39 @@ class Work:
     is_output_closed: bool = False
     """whether the reader of standard output has closed it"""
     bar: Bar = field(init=False)
+
+    def check(self, held: ExitStack) -> None:
+        """Read all rows once, before any is predicted: a bad row in the last line is reported within seconds, and
+        nothing is written then. Of several jobs only one does so, and the others get what it found."""
+        if self.config.jobs == 1:
+            self.rows = self._require_usable()
+            return
+        self.plan()
+        output = self.config.output
+        pieces = claimed(output, self._plan(), Team.of(self.config), pieces_of(output).require_place)
+        self.shared = held.enter_context(pieces)
+        self.shared.run([INDEX], self._index, self.source.path.stat().st_size / SLOWEST_BYTES_S)
+        if (index := self.shared.get(INDEX)) is None:
+            return
+        found = json.loads(index)
+        if found["problems"]:
+            raise DataError(*found["problems"])
+        self.rows, self.starts = found["rows"], [start and Start(*start) for start in found["starts"]]
+
+    def _index(self, _: str) -> bytes:
+        """Check all rows; return their number and the place of each chunk, or what is wrong, as JSON."""
+        starts: list[Start | None] = []
+        try:
+            rows, problems = self._require_usable(self.source.rows_and_starts(CHUNK_ROWS, starts)), []
+        except DataError as error:
+            rows, problems = 0, error.problems
+        return json_text({"rows": rows, "starts": starts, "problems": problems}).encode()
+
+    def _require_usable(self, rows: Iterable[tuple[Row | BadRow, Original]] | None = None) -> int:
+        may_skip, most = self.config.on_bad_row == "skip", self.config.max_rows
+        writable = self.output.require_writable
+        problem = self.predictor.problem
+        return require_usable(self.source, problem, writable, may_skip=may_skip, max_rows=most, rows=rows)
 
     def plan(self) -> None:
         """With compile=true, choose the shapes of batches by the first rows, whatever was predicted before a kill."""
@@ -137,6 +180,13 @@ class Work:
         with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self.bar:
             if self.config.output == STANDARD:
                 self.to_standard_output()
+            elif self.shared is not None:
+                if self.shared.is_done:
+                    log.info("%s is complete; other jobs wrote it", self.config.output)
+                    return
+                names = piece_names(len(self.starts))
+                self.shared.run(names, lambda name: self.piece(self._chunk(int(name))))
+                self.shared.join(names, self.output)
             else:
                 pieces = pieces_of(self.config.output)
                 if ranks.from_first(ranks.is_first and pieces.is_finished(self._plan())):
@@ -207,6 +257,13 @@ class Work:
         rows = islice(self.source.rows(), self.config.max_rows)
         while chunk := list(islice(rows, CHUNK_ROWS)):
             yield chunk
+
+    def _chunk(self, number: int) -> Chunk:
+        """Return a chunk by its number, from 0, for one of several jobs."""
+        start, first = self.starts[number], number * CHUNK_ROWS
+        rows = self.source.rows(start)
+        skipped = 0 if start is not None else first
+        return list(islice(rows, skipped, skipped + min(CHUNK_ROWS, self.rows - first)))
 
     def piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""

@@ -5,7 +5,7 @@ import math
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -36,6 +36,8 @@ from nlu.training.ranks import Ranks
 log = logging.getLogger(__name__)
 
 CHUNK_RECORDS = 2048
+Computed = tuple[np.ndarray, list[dict[str, object]]]
+"""examples, and their records in the same order"""
 NAMED_ROWS = 3
 """rows that a warning names"""
 
@@ -129,33 +131,48 @@ class Scored:
 
 
 @torch.inference_mode()
-def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
+def computed(evaluator: Evaluator, part: Examples, examples_N: np.ndarray | None = None) -> Iterator[Computed]:
+    """Yield batches of examples with their records, of this rank and with the current weights; all or `examples_N`."""
+    ranks = evaluator.ranks
+    lengths_N = part.lengths_N if examples_N is None else part.lengths_N[examples_N]
+    batches = evaluation_batches(
+        lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
+    )
+
+    def passed(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
+        batch = collate(part, examples_B if examples_N is None else examples_N[examples_B])
+        return batch, evaluator.task.records(part, batch, evaluator.model, evaluator.outputs(batch))
+
+    with scoring(evaluator.model):
+        for _, (batch, records) in by_parts(passed, batches, ranks.device):
+            yield batch.examples_B, records
+
+
+@torch.inference_mode()
+def score(
+    evaluator: Evaluator,
+    part: Examples,
+    decided: Mapping[str, float],
+    advance: Callable[[int], None],
+    found: Iterable[Computed] | None = None,
+) -> Scored:
     """Score one set with the current weights. Memory: a few bytes per row.
 
     `decided` are the metrics of the run's first set, from which a task may take a threshold. A set has no score if the
     model computes a number that is not finite for one of its examples: then every metric of the task is NaN, and the
-    rows are named in a warning.
+    rows are named in a warning. `found`: what several jobs have computed before.
     """
     task, ranks = evaluator.task, evaluator.ranks
     scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
-    batches = evaluation_batches(
-        part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
-    )
-
-    def passed(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
-        batch = collate(part, examples_B)
-        return batch, task.records(part, batch, evaluator.model, evaluator.outputs(batch))
-
     bad: list[int] = []
-    with scoring(evaluator.model):
-        for _, (batch, records) in by_parts(passed, batches, ranks.device):
-            for example, record in zip(batch.examples_B.tolist(), records, strict=True):
-                if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
-                    scorer.add(record)
-                else:
-                    bad.append(example)
-            spool.add(batch.examples_B, records)
-            advance(len(batch))
+    for examples_B, records in computed(evaluator, part) if found is None else found:
+        for example, record in zip(examples_B.tolist(), records, strict=True):
+            if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
+                scorer.add(record)
+            else:
+                bad.append(example)
+        spool.add(examples_B, records)
+        advance(len(records))
     total, not_finite = map(int, ranks.sum_on_host([float(len(spool)), float(len(bad))]))
     # A set scored twice or in part would give a plausible but wrong score.
     assert total == len(part), f"{total} of {len(part)} examples were scored"

@@ -39,7 +39,7 @@ from nlu.config.command_line import (
 )
 from nlu.config.compose import Loader, compose
 from nlu.config.console import hide_tracebacks, leave_output, printing
-from nlu.config.entry.grid import current_grid, is_submitted, job_name, print_end, status_of
+from nlu.config.entry.grid import current_grid, is_submitted, job_name, jobs_that_share, print_end, status_of
 from nlu.config.entry.hydra_keys import current_config, is_sent, problems_of_hydra, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.resolving import as_written, resolve, without_hydra
@@ -225,12 +225,16 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
     with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
         job.swept = grid.swept
         try:
-            config = checked_composition(hydra, config_name, line.overrides, is_multirun=line.is_multirun)
-            grid.is_single = not line.is_multirun and is_sent(config)
+            is_multirun = line.is_multirun
+            config = checked_composition(hydra, config_name, line.overrides, is_multirun=is_multirun)
+            if more := jobs_that_share(config, config_name, line.overrides, is_multirun=is_multirun):
+                grid.is_shared = is_multirun = True
+                config = checked_composition(hydra, config_name, [*line.overrides, *more], is_multirun=True)
+            grid.is_single = not is_multirun and is_sent(config)
             if grid.is_single:
                 send(config)
             with execution_whitelist(whitelist()):
-                run_composed(hydra, config, job.wrapped(), is_multirun=line.is_multirun or grid.is_single)
+                run_composed(hydra, config, job.wrapped(), is_multirun=is_multirun or grid.is_single)
         except UserError:
             raise
         except Exception as error:
@@ -248,7 +252,8 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
         finally:
             job.is_handed_over = grid.is_handed_over
     print_end(grid)
-    job.exit_codes += map(status_of, grid.returned)
+    statuses = list(map(status_of, grid.returned))
+    job.exit_codes += [0] if grid.is_shared and 0 in statuses else statuses
 
 
 def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: bool = False) -> object:

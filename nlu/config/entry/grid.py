@@ -1,5 +1,6 @@
 """A grid (--multirun): all jobs are checked before the first one starts, and counted after the last."""
 
+import hashlib
 import itertools
 import os
 import shlex
@@ -71,6 +72,8 @@ class Grid:
     """the given command line"""
     is_single: bool = False
     """whether it is one run for a launcher, in the folder hydra.run.dir"""
+    is_shared: bool = False
+    """whether its jobs share one work, which each of them follows to its end: one that is lost is not missed"""
     configs: list[Mapping[str, object]] = field(default_factory=list)
     """the checked configuration of each job"""
     is_handed_over: bool = False
@@ -95,6 +98,25 @@ def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
         yield grid
     finally:
         _CURRENT.reset(token)
+
+
+def jobs_that_share(config: DictConfig, name: str, overrides: Sequence[str], *, is_multirun: bool) -> list[str]:
+    """Return the overrides that make a command with `jobs` a grid of them; [] for any other command.
+
+    The same command has the same folder of its jobs, in which it finds them again. Raises UserError without a launcher.
+    """
+    jobs = config.get("jobs") or 1
+    if jobs == 1 or config.get("job") is not None:
+        return []
+    if config.hydra.runtime.choices.get("hydra/launcher") in ("basic", None):
+        raise UserError(
+            f"jobs is {jobs}, but no launcher starts them; set hydra/launcher=local for processes of this machine, "
+            "slurm or another one"
+        )
+    own = sorted(one for one in overrides if not one.lstrip("+").startswith("hydra"))
+    folder = f"outputs/jobs/{name}-{hashlib.sha256(' '.join(own).encode()).hexdigest()[:8]}"
+    is_named = is_multirun or any(one.lstrip("+").startswith("hydra.sweep.dir=") for one in overrides)
+    return [f"job={','.join(map(str, range(jobs)))}", *([] if is_named else [f"hydra.sweep.dir={folder}"])]
 
 
 def run_grid(
@@ -255,7 +277,7 @@ def status_of(job: JobReturn) -> int:
 
 def print_end(grid: Grid) -> None:
     """Print after the last job of a grid where the runs are, and on standard error which jobs left none."""
-    if not grid.returned:
+    if not grid.returned or grid.is_shared and 0 in map(status_of, grid.returned):
         return
     from nlu.config.sentences import path_text
 
