@@ -78,7 +78,7 @@ class Shared:
     """The keys of a command whose work several jobs share."""
 
     jobs: PositiveInt = 1
-    """Jobs that share the work, for hydra/launcher to start: docs/predicting.md#several-jobs."""
+    """Jobs that share the work, for hydra/launcher to start: docs/predicting.md."""
     job: NonNegativeInt | None = None
     """Number of this job, from 0, where another program starts the jobs; null = the command starts all of them."""
 

@@ -150,6 +150,7 @@ def test_what_jobs_cannot_share_is_refused(run: Path, tmp_path: Path, overrides:
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
+@pytest.mark.thorough
 def test_a_killed_job_of_a_launcher_costs_its_piece_only(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 12_300))
     order = [sys.executable, "-m", "nlu.predict", f"run={run}", f"input={tmp_path}/new.jsonl", "device=cpu"]
