@@ -67,7 +67,10 @@ def target_of(group: str, choice: str) -> str | None:
 
 def node_of(group: str, choice: str) -> Config:
     """Return the keys of a shipped choice with their values."""
-    node: Config = _filled(_file_of(group, choice))
+    own = _file_of(group, choice)
+    # Choices of other groups.
+    own.pop("defaults", None)
+    node: Config = _filled(own)
     return node
 
 

@@ -67,7 +67,7 @@ class Files:
         if not keys.label_separator:
             raise UserError('data.label_separator is "", which separates nothing; set it to a character such as "|"')
         self.max_len = keys.max_len
-        self.lengths = Lengths(keys.max_len, keys.long, keys.stride)
+        self.lengths = Lengths(keys.max_len, keys.long, keys.stride, keys.prompts or {})
         self.on_bad_row = keys.on_bad_row
         self.drop_duplicates = keys.drop_duplicates
         self.dev_fraction = keys.dev_fraction

@@ -54,6 +54,9 @@ class Files:
     layout: LayoutNode | None = None
     """Your own class that makes sequences of the texts of a row, as {_target_: mypkg.ends.Ends, head: 64}; null = that
     of the task."""
+    prompts: dict[str, str] | None = None
+    """Text before that of a field, such as {text_a: "query: ", text_b: "passage: "}; it stays with the run and its
+    exports, and nlu.encode puts it there too; null = none."""
     max_len: RowLength = 128
     """Longest sequence in tokens, including special tokens, at least 8; longer ones are cut and counted."""
     long: Literal["cut", "windows", "error"] = "cut"

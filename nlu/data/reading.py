@@ -220,10 +220,17 @@ def layout_of(
             f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; set "
             f"data.fields to the columns of {', '.join(lacking)}{columns}"
         )
+    chosen = files.layout.name if files.layout is not None else chosen_layout(layouts, present)
+    assert chosen is not None, "a layout without missing fields exists"
+    known = {role for roles in (alternatives or LAYOUTS[chosen].alternatives) for role in roles}
+    if chosen == "units" and files.lengths.prompts or not set(files.lengths.prompts) <= known:
+        why = "tags characters of the text" if chosen == "units" else f"reads {', '.join(sorted(known))}"
+        raise UserError(
+            f"data.prompts is {dict(files.lengths.prompts)}, but the task {why}; give prompts of the texts that it "
+            "reads, or set data.prompts=null"
+        )
     if files.layout is not None:
         return files.layout  # type: ignore[no-any-return]
-    chosen = chosen_layout(layouts, present)
-    assert chosen is not None, "a layout without missing fields exists"
     if files.lengths.long == "windows" and chosen not in IN_WINDOWS:
         raise UserError(NO_WINDOWS)
     return LAYOUTS[chosen]

@@ -165,8 +165,8 @@ class Plan:
             shaped_by["dialect"] = reading.dialect.settings()
         if reading.dialect.reader is not None:
             shaped_by["own_reader"] = _named(reading.dialect.reader)
-        if files.lengths.long != "cut":
-            shaped_by["long"] = files.lengths.settings()
+        if settings := files.lengths.settings():
+            shaped_by["long"] = settings
         if files.layout is not None:
             shaped_by["own_layout"] = _named(self.layout)
         if self.scores_groups:

@@ -1,10 +1,10 @@
-"""What becomes of a row that is longer than `data.max_len`: it is cut, read in windows, or refused.
+"""What is encoded of a row: its texts behind their prompts and, of one longer than `data.max_len`, all or a part.
 
 Axes: N rows of a chunk, W windows of all of them, U units, B rows of a batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -25,21 +25,26 @@ WINDOWS, CUT = SIGNS = "windows", "cut"
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many tokens a sequence has at most, and what becomes of longer rows."""
+    """How many tokens a sequence has at most, what becomes of longer rows, and what is put before texts."""
 
     max_len: int
     long: Long = "cut"
     stride: int | None = None
     """tokens that neighbouring windows share; None: an eighth of `max_len`"""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """the text that is put before that of a field"""
 
     @classmethod
     def of(cls, data: ConfigLike) -> Self:
         """Return those of a configuration's `data`; older runs have only `max_len`."""
-        return cls(data["max_len"], data.get("long", "cut"), data.get("stride"))
+        return cls(data["max_len"], data.get("long", "cut"), data.get("stride"), data.get("prompts") or {})
 
     def settings(self) -> list[object]:
-        """Return what shapes tokens beside `max_len`, as JSON."""
-        return [self.long, self._shared] if self.long == WINDOWS else [self.long]
+        """Return what shapes tokens beside `max_len`, as JSON; empty where texts are only cut."""
+        prompts = [dict(self.prompts)] if self.prompts else []
+        if self.long == WINDOWS:
+            return [self.long, self._shared, *prompts]
+        return [self.long, *prompts] if prompts or self.long != CUT else []
 
     @property
     def _shared(self) -> int:
@@ -47,15 +52,22 @@ class Lengths:
 
     def encode(self, layout: Layout, tokenizer: Tokenizer, rows: Sequence[Values]) -> EncodedRows:
         """Return the tokens of valid rows."""
+        rows = self.prompted(rows)
         if self.long != WINDOWS:
             return layout.encode(tokenizer, rows, self.max_len)
         return in_windows(layout.encode(tokenizer, rows, UNCUT), tokenizer.single, self.max_len, self._shared)
+
+    def prompted(self, rows: Sequence[Values]) -> Sequence[Values]:
+        """Return rows whose texts begin with the prompts of their fields."""
+        if not self.prompts:
+            return rows
+        return [{**row, **{role: f"{text}{row[role]}" for role, text in self.prompts.items()}} for row in rows]
 
     def problem(self, layout: Layout, tokenizer: Tokenizer, values: Values) -> Problem | None:
         """Return a valid row's text field, and the rule that it breaks, if `long` refuses the row."""
         if self.long != "error" or not self.encode(layout, tokenizer, [values]).cut_N[0]:
             return None
-        count = int(layout.encode(tokenizer, [values], UNCUT).lengths_N[0])
+        count = int(layout.encode(tokenizer, self.prompted([values]), UNCUT).lengths_N[0])
         rule = f"has {count:,} tokens, more than data.max_len, {self.max_len}, and data.long is error"
         return layout.roles_of(values)[0], rule
 

@@ -82,8 +82,8 @@ class Teacher:
         shaped_by = [files, config.precision, config.data["max_len"], self.trained.layout.settings()]
         if (head := self.trained.located.head_name) is not None:
             shaped_by.append(head)
-        if (lengths := self.trained.lengths).long != "cut":
-            shaped_by.append(lengths.settings())
+        if settings := self.trained.lengths.settings():
+            shaped_by.append(settings)
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()
 
     def require_fields(self, layout: Layout) -> None:

@@ -308,10 +308,12 @@ def _in_units(span: tuple[int, int, str], encoded: EncodedRows) -> tuple[int, in
 def _of_text(trained: Trained, values: Values, role: str, first: int, end: int) -> Iterator[_Place]:
     # Stored rows keep token numbers only. The text is tokenized again for the characters of each token; tokens after
     # the cut are left out.
-    text: str = values[role]
+    (values,) = trained.lengths.prompted([values])
+    text, before = values[role], len(trained.lengths.prompts.get(role, ""))
     offsets = trained.tokenizer.backend.encode(text, add_special_tokens=False).offsets
     for start, stop, tokens in characters_of(text, offsets[: end - first]):
-        yield _Place(role, start, stop, range(first + tokens.start, first + tokens.stop))
+        if stop > before:
+            yield _Place(role, max(0, start - before), stop - before, range(first + tokens.start, first + tokens.stop))
 
 
 def characters_of(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int, range]]:

@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,7 @@ from nlu.config.choices import choice_of
 from nlu.config.command_keys import Export
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
-from nlu.data.windows import WINDOWS, Lengths
+from nlu.data.windows import WINDOWS
 from nlu.display.console_tables import metric_text, print_table, table_of
 from nlu.inference.cells import require_predicting
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
@@ -62,7 +62,7 @@ def run_export(config: Export, located: Located) -> int:
     merged = trained.without_adapter()
     if trained.lengths.long == WINDOWS:
         # They are compared in rows that are cut, which are one sequence each.
-        trained.lengths = merged.lengths = Lengths(trained.lengths.max_len)
+        trained.lengths = merged.lengths = replace(trained.lengths, long="cut")
         log.info("data.long is windows: an export computes one window at a time, and you cut texts; docs/exporting.md")
     rows = rows_to_check(trained, config.max_rows)
     with output_folder(config.out, "out", last=ABOUT) as staging:

@@ -1,7 +1,7 @@
-"""A trained run for programs, which `nlu.load` returns. Axes: N rows, D width."""
+"""A trained run, or pretrained weights, for programs, which `nlu.load` returns. Axes: N rows, Q queries, D width."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from nlu.config.sentences import counted, one_of
 from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
-from nlu.data.layouts import LAYOUTS, Values
+from nlu.data.layouts import Values
 from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
@@ -20,9 +20,13 @@ from nlu.data.windows import CHOICES
 from nlu.inference.cells import columns_of
 from nlu.inference.input_rows import Row, require_none, values_of
 from nlu.inference.locate import locate
+from nlu.inference.nearest import Nearest
 from nlu.inference.predictor import Predictor
+from nlu.inference.text_vectors import TextVectors, require_several
 from nlu.inference.trained import Trained, load_trained
+from nlu.inference.weights import model_for, vectors_by
 from nlu.metrics.kinds import Cell
+from nlu.models.formats.pretrained import is_weights
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.ranks import Ranks, choose_device
 
@@ -30,12 +34,12 @@ from nlu.training.ranks import Ranks, choose_device
 class Loaded:
     """A trained run that predicts, scores and encodes rows on one device.
 
-    The result for a row depends only on that row, not on its neighbors, their number or their order. Use it from one
-    thread at a time.
+    The result for a row depends only on that row, not on its neighbors, their number or their order. Pretrained weights
+    only encode and search. Use it from one thread at a time.
     """
 
-    def __init__(self, predictor: Predictor):
-        self.predictor = predictor
+    def __init__(self, predictor: Predictor | None, vectors: TextVectors, reference: str):
+        self._predictor, self.vectors, self._reference = predictor, vectors, reference
 
     @classmethod
     def of(
@@ -52,16 +56,32 @@ class Loaded:
             raise UserError(f"long is {long!r} but must be {one_of(CHOICES)}, or None for the run's own")
         if not isinstance(compile, bool):
             raise UserError(f"compile is {compile!r} but must be True or False")
-        trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision, long=long)
-        where = choose_device(device, 0, keys="")
-        return cls(Predictor(trained, where, batch_size=batch_size, owns=True, compile=compile))
+        where, reference = choose_device(device, 0, keys=""), str(run)
+        if is_weights(reference):
+            vectors = vectors_by(model_for(reference), where, batch_size=batch_size, precision=precision, long=long)
+            return cls(None, vectors, reference)
+        trained = load_trained(locate(reference, checkpoint).of_head(head_name), precision=precision, long=long)
+        predictor = Predictor(trained, where, batch_size=batch_size, owns=True, compile=compile)
+        return cls(predictor, predictor.text_vectors, reference)
 
     def __repr__(self) -> str:
+        if self._predictor is None:
+            return f"<nlu.load {self._reference!r}: vectors by {type(self.vectors.model.backbone).__name__}>"
         trained = self.trained
         return (
             f"<nlu.load {str(trained.located.checkpoint)!r}: {type(trained.task).__name__} by "
             f"{type(trained.model.backbone).__name__}, {counted(len(self.labels), 'label')}, {self.predictor.device}>"
         )
+
+    @property
+    def predictor(self) -> Predictor:
+        """What predicts. Raises UserError for pretrained weights."""
+        if self._predictor is None:
+            raise UserError(
+                f"{self._reference} are pretrained weights, which encode and search but predict nothing; train a run "
+                f"with model.pretrained={self._reference}, and load that run"
+            )
+        return self._predictor
 
     @property
     def trained(self) -> Trained:
@@ -112,22 +132,29 @@ class Loaded:
             scored.spool.close()
         return scored.scores.metrics
 
-    def encode(self, texts: Iterable[str]) -> np.ndarray:
-        """Return a vector for each text, (N, D), float32, for search and clustering.
+    def encode(
+        self, texts: Iterable[str], prompt: str | None = None, dims: int | None = None, normalize: bool | None = None
+    ) -> np.ndarray:
+        """Return a vector for each text, (N, D), float32, for search and clustering; see `TextVectors.encode`.
 
         It is the input of the run's head for a sequence: the pooling of the encoder or, for a tagger, the mean of the
-        tokens. A text that is longer than the run's `data.max_len` is cut, or the mean of its windows with
-        `data.long=windows`. Raises DataError for a text that cannot be used.
+        tokens; of length 1 if the run compares cosines. A text that is longer than the run's `data.max_len` is cut, or
+        the mean of its windows with `data.long=windows`. Raises DataError for a text that cannot be used.
         """
-        single, values = LAYOUTS["single"], []
-        _require_several(texts, "texts")
-        for number, text in enumerate(texts, 1):
-            values.append({"text": text})
-            require_none(single.problem(values[-1]), values[-1], f"text {number}")
-        return self.predictor.vectors(self.trained.lengths.encode(single, self.trained.tokenizer, values), single)
+        return self.vectors.encode(texts, prompt, dims, normalize)
+
+    def search(
+        self, queries: Iterable[str] | np.ndarray, corpus: Iterable[str] | np.ndarray, k: int = 10,
+        dims: int | None = None,
+    ) -> Nearest:  # fmt: skip
+        """Return the places in the corpus, and the cosines, of the `k` nearest texts of each query, (Q, k) each.
+
+        Queries and corpus are texts, or vectors of length 1; see `TextVectors.search`.
+        """
+        return self.vectors.search(queries, corpus, k, dims)
 
     def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[Values]:
-        _require_several(rows, "rows")
+        require_several(rows, "rows")
         return [values_of(self.trained, row, f"row {number}", others) for number, row in enumerate(rows, 1)]
 
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
@@ -143,13 +170,6 @@ class Loaded:
         except Misfit as error:
             raise error.described(f"row {error.row + 1}", target) from None
         return Examples("rows", StoredSet([batch]), np.arange(count), target, layout)
-
-
-def _require_several(given: object, name: str) -> None:
-    """Raise DataError if a single row or a table was given instead of rows."""
-    if isinstance(given, str | bytes | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable):
-        kind = "one text" if isinstance(given, str | bytes) else f"a {type(given).__name__}"
-        raise DataError(f"{name} is {kind}; give a list, such as [text], or the records of a table")
 
 
 def _target_of(target: Target, values: Values, number: int) -> object:

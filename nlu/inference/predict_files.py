@@ -313,7 +313,7 @@ class Work:
             # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
             "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"],
-            **({} if trained.lengths.long == "cut" else {"long": trained.lengths.settings()}),
+            **({"long": settings} if (settings := trained.lengths.settings()) else {}),
             "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
             "reading": [

@@ -4,37 +4,33 @@ Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nlu.config.errors import keys_called
 from nlu.config.targets import build
-from nlu.data.collate import Batch, collate
+from nlu.data.collate import Batch
 from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
-from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
 from nlu.inference.cells import LOGITS, require_predicting
 from nlu.inference.compiling import choose_shapes, compiled_for
+from nlu.inference.in_batches import InBatches
 from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
+from nlu.inference.text_vectors import TextVectors, prompts_of_run
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.exact_linear import Linear
-from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.compiled import outputs_of
-from nlu.training.memory import KeptMemory, by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 
 class Predictor:
@@ -61,7 +57,12 @@ class Predictor:
         if compile:
             with keys_called({"trainer.": ""}):
                 self.compiled = compiled_for(trained.model, trained.task, trained.config.data, self.precision, device)
-        self._memory = KeptMemory()
+        self._batches = InBatches(device, batch_size)
+        cosines = bool(getattr(trained.task, "over_cosines", False))
+        self.text_vectors = TextVectors(
+            trained.model, trained.tokenizer, trained.lengths, self.precision, self._batches,
+            prompts_of_run(trained.lengths.prompts), normalizes=cosines,
+        )  # fmt: skip
         warn_of_batches(trained.model, self.precision, device)
 
     def problem(self, values: Values) -> tuple[str, str] | None:
@@ -111,7 +112,7 @@ class Predictor:
         # empty one.
         found: list[dict[str, Any]] = [{}] * len(part)
         bad = 0
-        for batch, (records, not_finite) in self._by_batch(part, lambda batch: self._of_batch(batch, with_logits)):
+        for batch, (records, not_finite) in self._batches.of(part, lambda batch: self._of_batch(batch, with_logits)):
             bad += not_finite
             for example, one in zip(batch.examples_B.tolist(), records, strict=True):
                 found[example] = one
@@ -127,57 +128,19 @@ class Predictor:
             )
         return found
 
-    def _by_batch(self, part: Examples, work: Callable[[Batch], Result]) -> Iterator[tuple[Batch, Result]]:
-        """Yield batches of all examples with the result of `work` for each, smaller ones where memory runs out."""
-
-        def of(examples_B: np.ndarray) -> tuple[Batch, Result]:
-            batch = collate(part, examples_B)
-            return batch, work(batch)
-
-        batches = evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1)
-        for _, found in by_parts(of, batches, self.device):
-            yield found
-        self._memory.limit()
-
-    @torch.inference_mode()
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:
-        """Return the vector of each row that the head of the run reads, (N, D), float32.
+        """Return the vector of each row that the head of the run reads, (N, D), float32; see `TextVectors.of`.
 
-        For a pair in two sequences both vectors are concatenated; for tagged units it is the mean. `layout` is how the
-        rows were encoded, by default the layout of the run.
+        `layout` is how the rows were encoded, by default the layout of the run.
         """
-        layout = layout or self.trained.layout
-        part = in_memory(encoded, layout)
-        found_ND: np.ndarray | None = None
-        for batch, vectors_BD in self._by_batch(part, self._vectors_of):
-            if found_ND is None:
-                found_ND = np.empty((len(part), vectors_BD.shape[1]), np.float32)
-            found_ND[batch.examples_B] = vectors_BD
-        return np.zeros((0, 0), np.float32) if found_ND is None else found_ND
-
-    def _vectors_of(self, batch: Batch) -> np.ndarray:
-        with self.precision.autocast(self.device):
-            return to_host(self._encoded(batch.to(self.device)))
-
-    def _encoded(self, batch: Batch) -> Tensor:
-        model = self.trained.model
-        if "units" not in model.wants:
-            encoded = model.encode(batch)
-            assert encoded.pooled_SD is not None
-            each = [encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB]
-            return of_windows(torch.cat(each, 1), batch.windows_B)
-        # With a head over units, the run has hardly trained any vector of a sequence.
-        hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
-        assert hidden_TD is not None
-        means_SD = mean_of_sequences(hidden_TD, batch.lengths)
-        return of_windows(means_SD.index_select(0, batch.sequences_KB[0]), batch.windows_B)
+        return self.text_vectors.of(encoded, layout or self.trained.layout)
 
     @torch.inference_mode()
     def logits(self, encoded: EncodedRows) -> list[np.ndarray]:
         """Return the logits of each row, in order, float32: (C,), or (U, C) for a row whose units are labelled."""
         part = in_memory(encoded, self.trained.layout)
         found = [np.zeros(0, np.float32)] * len(part)
-        for batch, logits_B in self._by_batch(part, self._logits_of):
+        for batch, logits_B in self._batches.of(part, self._logits_of):
             for example, logits in zip(batch.examples_B.tolist(), logits_B, strict=True):
                 found[example] = logits
         return found

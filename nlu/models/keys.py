@@ -64,10 +64,11 @@ class Bert(Transformer):
     trim_vocab: bool = False
     """Keep only the word vectors of pieces that the training rows use, of special tokens and of single characters;
     false = all."""
-    pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] | None = None
+    pooling: Literal["first", "last", "mean", "max", "attention", "pooler", "layers"] | None = None
     """Vector of a sequence; null = as the weights were trained (a folder of sentence-transformers, a run), else first;
-    first = its first token; mean = mean of its tokens; max = largest value of each feature over its tokens; attention =
-    mean with trained weights; pooler = tanh layer on the first; layers = tanh layer on pooled_layers."""
+    first = its first token; last = its last token; mean = mean of its tokens; max = largest value of each feature over
+    its tokens; attention = mean with trained weights; pooler = tanh layer on the first; layers = tanh layer on
+    pooled_layers."""
     divisors: ClassVar[Mapping[str, str]] = {"heads": "hidden_size", "layer_groups": "layers"}
     """keys, and the key that each must divide"""
     default_positions: ClassVar[int] = 512
@@ -103,11 +104,11 @@ class ModernBert(Transformer):
     """Value that a layer norm adds to the variance; null = that of the weights, else 1e-5."""
     initializer_range: PositiveFloat | None = None
     """Standard deviation of the encoder's random weights; null = that of the weights, else 0.02."""
-    pooling: Literal["first", "mean", "max", "attention", "layers"] | None = None
+    pooling: Literal["first", "last", "mean", "max", "attention", "layers"] | None = None
     """Vector of a sequence; null = as the weights were trained (a folder of sentence-transformers, a run, or the
-    classifier that config.json names), else first; first = its first token; mean = mean of its tokens; max = largest
-    value of each feature over its tokens; attention = mean with trained weights; layers = tanh layer on
-    pooled_layers."""
+    classifier that config.json names), else first; first = its first token; last = its last token; mean = mean of its
+    tokens; max = largest value of each feature over its tokens; attention = mean with trained weights; layers = tanh
+    layer on pooled_layers."""
     divisors: ClassVar[Mapping[str, str]] = {"heads": "hidden_size"}
     """keys, and the key that each must divide"""
     default_positions: ClassVar[int] = 8192

@@ -30,7 +30,7 @@ from nlu.training.precision import NumberFormat
 
 ALLOWED_ON_CPU = "NLU_COMPILE_ON_CPU"
 """an environment variable: 1 = compile on a CPU too, as tests and `benchmarks/cuda.py --device cpu` do"""
-POOLED = ("first", "pooler", "mean")
+POOLED = ("first", "last", "pooler", "mean")
 """the values of model.pooling that are computed with filling"""
 OF_GRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
 """torch's logger that says why a function is computed without CUDA graphs, or for how many shapes they are recorded"""

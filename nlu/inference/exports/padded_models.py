@@ -222,7 +222,7 @@ class PaddedPooling(nn.Module):
     def __init__(self, backbone: Bert | HuggingFace, is_tagging: bool):
         super().__init__()
         self.kind = "none" if is_tagging else backbone.pooling
-        self.is_last = isinstance(backbone, HuggingFace) and backbone.reads_last
+        self.is_last = backbone.reads_last if isinstance(backbone, HuggingFace) else backbone.pooling == "last"
         self.layers = backbone.pooled_layers
         self.asked = {"output_hidden_states": True} if self.kind == "layers" else {}
         module = backbone.pooling_module

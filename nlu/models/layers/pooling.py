@@ -23,6 +23,13 @@ def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
     return _sums(hidden_TD, _sequences(lengths_S, hidden_TD), len(lengths)) / lengths_S[:, None]
 
 
+def last_of_sequences(batch: Batch) -> Tensor:
+    """Return the place of each sequence's last token; (S,), int64."""
+    if batch.filling is not None:
+        return batch.starts_S + (batch.filling.lengths_S - 1).clamp_min(0)
+    return batch.starts_S + to_device(torch.tensor(batch.lengths), batch.starts_S.device) - 1
+
+
 def largest_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
     """Return the largest value of each feature over each sequence's tokens; (S, D)."""
     lengths_S, longest = np.array(lengths, dtype=np.int64), max(lengths)
@@ -132,7 +139,7 @@ def pooled_by(
     pooling: str, module: nn.Module | None, hidden_TD: Tensor, batch: Batch, of_layers: list[Tensor]
 ) -> Tensor:
     """Return the vector of each sequence by the `pooling_module` of `pooling`, (S, D); without one of tokens or layers,
-    that of its first token. `of_layers` are the vectors of tokens after each layer that is pooled, (T, D) each."""
+    that of its first or last token. `of_layers`: the vectors of tokens after each pooled layer, (T, D) each."""
     if pooling == "mean":
         filling = batch.filling
         return mean_of_filled(hidden_TD, filling) if filling else mean_of_sequences(hidden_TD, batch.lengths)
@@ -140,7 +147,7 @@ def pooled_by(
         return module(hidden_TD, batch.lengths)
     if isinstance(module, LayerPooling):
         return module([each_TD.index_select(0, batch.starts_S) for each_TD in of_layers])
-    return hidden_TD.index_select(0, batch.starts_S)
+    return hidden_TD.index_select(0, last_of_sequences(batch) if pooling == "last" else batch.starts_S)
 
 
 def _sequences(lengths_S: Tensor, hidden_TD: Tensor) -> Tensor:
