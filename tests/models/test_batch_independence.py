@@ -84,7 +84,7 @@ HEADS: dict[str, Callable[[Any], TaskModel]] = {
 """Every head and layout, each built on an encoder."""
 OF_BERT = {
     **{name: ({}, build) for name, build in HEADS.items()},
-    **{pooling: ({"pooling": pooling}, linear("single")) for pooling in ("mean", "max", "attention")},
+    **{pooling: ({"pooling": pooling}, linear("single")) for pooling in ("last", "mean", "max", "attention")},
     "layers": ({"pooling": "layers", "pooled_layers": [-1, 0]}, linear("single")),
     "mean of pairs": ({"pooling": "mean"}, linear("pair")),
     "pooler of pairs": ({"pooling": "pooler"}, linear("pair")),

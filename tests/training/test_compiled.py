@@ -199,7 +199,7 @@ def test_a_run_that_is_not_compiled_says_why_and_is_the_eager_one(tmp_path: Path
 
 MODELS: dict[str, Callable[[], Any]] = {
     "the encoder is none of BERT's family": lambda: ENCODERS["textcnn"](Path()),
-    "the vectors of texts are pooled by other means than first, pooler, mean": lambda: bert(pooling="max"),
+    "the vectors of texts are pooled by other means than first, last, pooler, mean": lambda: bert(pooling="max"),
     "layers are computed again for their gradient": lambda: bert(gradient_checkpointing=True),
     "code from outside of nlu may not leave out rows of filling": lambda: OwnEncoder(VOCAB_SIZE, None, pretrained=None),
 }
