@@ -96,6 +96,17 @@ def facts_of(target: object) -> ConfigLike:
         return {}
 
 
+def target_for(task: ConfigLike, loss: ConfigLike) -> object:
+    """Return the dotted name of the target of a task with a loss, both given by their facts; None if it has none.
+
+    It is the task's own, or one of its `other_targets` if a loss over vectors of texts accepts only that kind.
+    """
+    own, kinds = task.get("target"), loss.get("kinds") or ()
+    if loss.get("reads", "logits") == "logits" or facts_of(own).get("kind") in kinds:
+        return own
+    return next((other for kind, other in task.get("other_targets", {}).items() if kind in kinds), own)
+
+
 def defaults_of(target: object) -> Config:
     """Return the defaults of a target's keys; {} if it cannot be read."""
     try:

@@ -1,4 +1,4 @@
-"""InfoNCE: each first text has to find its second text among all second texts of the micro-batch.
+"""InfoNCE: each first text has to find its second text among all second texts of the step.
 
     -log (exp(cos(u_i, v_i) / t) / sum_j exp(cos(u_i, v_j) / t))
     (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748, equation 4; Gao et al. 2021,
@@ -18,13 +18,13 @@ from nlu.losses.loss import RowLoss
 
 @takes(schemas.InfoNce)
 class InfoNce:
-    """InfoNCE with in-batch negatives, in nats; the larger the micro-batch, the harder the task."""
+    """InfoNCE over all texts of a step, in nats; the larger the step, the harder the task."""
 
     by_row = False
     bind = RowLoss.bind
 
     def __init__(self, keys: schemas.InfoNce):
-        self.temperature = keys.temperature
+        self.temperature, self.symmetric = keys.temperature, keys.symmetric
 
     def __call__(self, similarities_NN: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows with a label above 0, float32.

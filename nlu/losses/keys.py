@@ -15,7 +15,7 @@ class Loss:
     kinds: ClassVar[tuple[str, ...]] = ()
     """the kinds of target that the loss accepts"""
     reads: ClassVar[str] = "logits"
-    """the output of the head that it reads: logits, cosine or similarities"""
+    """the output of the head that it reads: logits, cosine, vectors or similarities"""
     has_own_decision: ClassVar[bool] = False
     """whether it decides by its own rule, and not by the most probable class"""
     needs_logits: ClassVar[bool] = False
@@ -102,12 +102,14 @@ class GhmC(Loss):
 
 @dataclass(kw_only=True)
 class InfoNce(Loss):
-    """InfoNCE with in-batch negatives, in nats; the larger the micro-batch, the harder the task."""
+    """InfoNCE over all texts of a step, in nats; the larger the step, the harder the task."""
 
     kinds = ("classes", "none")
     reads = "similarities"
     temperature: PositiveFloat = 0.05
     """Divisor of the cosines; the lower, the more the nearest wrong texts count."""
+    symmetric: bool = False
+    """Also let each second text find its first text, and take the mean of both losses; false = off."""
 
 
 @dataclass(kw_only=True)
@@ -143,3 +145,32 @@ class Taylor(Loss):
     kinds = ("classes", "tags")
     taylor_n: PositiveInt = 2
     """Number of terms; few tolerate wrong labels better, many learn faster."""
+
+
+@dataclass(kw_only=True)
+class Cosent(Loss):
+    """CoSENT: pairs with a larger number have to be more similar, in nats."""
+
+    kinds = ("number",)
+    reads = "cosine"
+    scale: PositiveFloat = 20.0
+    """Factor of the cosines; the higher, the more the pairs in the worst order count."""
+
+
+@dataclass(kw_only=True)
+class Angle(Cosent):
+    """AnglE: CoSENT over angles in the complex plane, in nats."""
+
+    reads = "vectors"
+
+
+@dataclass(kw_only=True)
+class CosineMse(Loss):
+    """Squared error of a cosine."""
+
+    kinds = ("number",)
+    reads = "cosine"
+    lowest: float = 0.0
+    """The number of pairs that have nothing in common, whose cosine should be 0."""
+    highest: float = 1.0
+    """The number of pairs that mean the same, whose cosine should be 1; 5 in STS-B."""

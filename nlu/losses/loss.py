@@ -22,12 +22,14 @@ class Loss(Protocol):
     """
 
     by_row: bool
-    """whether the sum is that of `per_row`; false if the loss of a row depends on other rows of the micro-batch"""
+    """whether the sum is that of `per_row`; false if the loss of a row depends on the other rows of the step or, with a
+    method that has passes of its own, of the micro-batch"""
     kinds: tuple[str, ...]
     """the kinds of target that the loss accepts"""
     reads: str
-    """logits (N, C), cosine (N, 1) of two texts, or similarities (N, N) of all first with all second texts, minus
-    infinity if the second text of another row must not count as wrong, for example because it equals the right one"""
+    """logits (N, C), cosine (N, 1) of two texts, vectors (N, D) of the first and of the second ones, or similarities
+    (N, N) of all first with all second texts, minus infinity if the second text of another row must not count as wrong,
+    for example because it equals the right one"""
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the names of the outputs in order, and the occurrences of each among `examples` training examples.

@@ -66,8 +66,12 @@ class Composite:
         return self.of(batch.member).forward(model_of(model, batch.member), batch, x_TD)
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        names = self._terms[batch.member]
         own = self.of(batch.member).terms(model_of(model, batch.member), batch, outputs)
+        return self.named(batch.member, own)
+
+    def named(self, member: str, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the terms of one head under their names here, beside those of all others."""
+        names = self._terms[member]
         # Zeros for the heads without rows in this step: every step has the same terms in the same order, on all ranks.
         nothing = next(iter(own.values())).new_zeros(())
         return dict.fromkeys(self.term_weights, nothing) | {names[term]: value for term, value in own.items()}

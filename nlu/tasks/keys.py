@@ -26,6 +26,10 @@ OF_CLASSES = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_
 """the metrics of a class for each example"""
 
 
+OF_SIMILARITIES = ("spearman", "pearson")
+"""the metrics of cosines whose labels are numbers"""
+
+
 class Facts(Protocol):
     """What training and rules between groups know of a task."""
 
@@ -33,6 +37,8 @@ class Facts(Protocol):
     """names of layouts, the preferred one first; the first whose fields the data has is used"""
     target: str
     """dotted name of its nlu.data.targets.Target"""
+    other_targets: Mapping[str, str] = {}
+    """dotted names of targets by kind, for losses over vectors of texts that accept only that kind"""
     heads: tuple[str, ...]
     """dotted names of the heads that fit"""
     groups: bool = False
@@ -133,11 +139,15 @@ class OfSides(OfClasses):
 class Siamese(OfSides):
     """Say how two texts relate, each encoded by itself."""
 
-    reads = ("logits", "cosine", "similarities")
-    metrics = (*OF_CLASSES, "threshold", "loss")
+    other_targets = {"number": "nlu.data.targets.Number"}
+    reads = ("logits", "cosine", "vectors", "similarities")
+    metrics = (*OF_CLASSES, "threshold", *OF_SIMILARITIES, "loss")
     threshold: Probability | None = None
     """Only for losses over cosines: pairs with at least this cosine match; null = the threshold with the highest
     accuracy on the first evaluation set, chosen at each evaluation, reported as a metric, and used for the others."""
+    dims: list[PositiveInt] | None = None
+    """Numbers of first dimensions, such as [256, 64], that are also trained to compare texts by themselves: the loss is
+    the mean over the whole vector and each of these; null = the whole vector."""
 
 
 @dataclass(kw_only=True)
@@ -152,6 +162,9 @@ class Retrieve(OfSides):
     binary_metrics = ()
     default_metric = "mrr"
     lower_is_better = ()
+    dims: list[PositiveInt] | None = None
+    """Numbers of first dimensions, such as [256, 64], that are also trained to compare texts by themselves: the loss is
+    the mean over the whole vector and each of these; null = the whole vector."""
 
 
 @dataclass(kw_only=True)

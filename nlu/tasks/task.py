@@ -8,7 +8,7 @@ Axes: B examples, S sequences, U units, N rows of logits (examples or units), C 
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
 import torch.nn.functional as F
@@ -78,10 +78,25 @@ class Task(Facts, Protocol):
         """Return a record or a prediction as it is written to predictions/, given the metrics of its set."""
 
 
+class Comparing(Task, Protocol):
+    """A task whose terms can be computed from the outputs of several micro-batches together."""
+
+    loss: Loss
+    compares_steps: bool
+    """whether a loss that compares rows does so over the whole step; the run sets it, by its method"""
+
+    def facts_of(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what `compare` needs of each row beside its outputs, such as labels; rows are the first axis."""
+
+    def compare(self, outputs: Outputs, facts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the terms of `terms` for rows of one micro-batch or of several, one after another."""
+
+
 class RowsOfLogits(Facts):
     """The base of tasks whose loss is one term over rows of logits."""
 
     term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
+    compares_steps = False
     over_windows: ClassVar[str] = "mean"
     """how the logits of the windows of a long text become those of the text: mean or max"""
 
@@ -104,6 +119,12 @@ class RowsOfLogits(Facts):
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         return {"labels": self.loss_of_rows(batch, outputs["logits"], batch.targets["labels"])}
 
+    def facts_of(self, batch: Batch) -> dict[str, Tensor]:
+        return {"labels": batch.targets["labels"]}
+
+    def compare(self, outputs: Outputs, facts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"labels": self.loss(outputs["logits"], facts["labels"])}
+
     def loss_of_rows(self, batch: Batch, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the rows of a batch without its filling."""
         return loss_of(self.loss, logits, labels, None if batch.filling is None else batch.filling.is_real_N)
@@ -119,13 +140,22 @@ class RowsOfLogits(Facts):
 
 
 def comparing_loss(task: Task) -> str | None:
-    """Return the name of a loss of the task whose value for a row depends on other rows of the micro-batch, or None."""
+    """Return the name of a loss of the task whose value for a row depends on other rows of the micro-batch, or None.
+
+    One that compares the rows of whole steps does not depend on their division.
+    """
     of_members = getattr(task, "members", None)
     for one in [task] if of_members is None else of_members.values():
         loss = getattr(one, "loss", None)
-        if loss is not None and not loss.by_row:
+        if loss is not None and not loss.by_row and not compares_steps(one):
             return type(loss).__name__
     return None
+
+
+def compares_steps(task: Task) -> TypeGuard[Comparing]:
+    """Return whether the loss of a task, which is not composite, compares all rows of a step."""
+    loss: Loss | None = getattr(task, "loss", None)
+    return bool(getattr(task, "compares_steps", False)) and loss is not None and not loss.by_row
 
 
 def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:

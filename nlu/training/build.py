@@ -12,6 +12,7 @@ import torch
 
 from nlu.config.choices import target_of
 from nlu.config.errors import UserError, keys_called
+from nlu.config.keys import facts_of, target_for
 from nlu.config.mixtures import MEAN
 from nlu.config.schema import Run
 from nlu.config.sentences import beyond_positions, listed
@@ -149,6 +150,9 @@ def build_task(config: Run, store: Store) -> Task:
         # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
         loss.bind(target.names, target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, target)
+    if hasattr(task, "compares_steps"):
+        # Other methods compute their own passes over each micro-batch.
+        task.compares_steps = config.method[TARGET] == target_of("method", "plain")
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
     kind_named(task.kind)
     return task
@@ -160,7 +164,7 @@ def labels_of(config: Run, store: Store) -> dict[str, object]:
     if isinstance(store, MixedStore):
         members = {name: labels_of(own, store.members[name]) for name, own in config.members.items()}
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
-    target = {TARGET: task_class_of(config).target, "meta": store.target.meta()}
+    target = {TARGET: target_of_data(config), "meta": store.target.meta()}
     return {"layout": store.layout.key, "labels": store.labels, "target": target, **adapter}
 
 
@@ -369,7 +373,7 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     plan = plan_of(
         files,
         tokenizing,
-        task_class.target,
+        target_of_data(config),
         task_class.layouts,
         pretrained=folder,
         vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None,
@@ -380,6 +384,13 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     if source is not None and plan.tokenizer is not None:
         source = replace(source, new_tokens=plan.tokenizer.new_tokens)
     return task_class, source, plan
+
+
+def target_of_data(config: Run) -> str:
+    """Return the dotted name of the target of the examples: the task's, or another one that its loss reads."""
+    task, loss = task_class_of(config), facts_of(config.loss[TARGET])
+    own = {"target": task.target, "other_targets": getattr(task, "other_targets", {})}
+    return str(target_for(own, loss))
 
 
 def task_class_of(config: Run) -> type[Task]:

@@ -11,6 +11,7 @@ Axes: B examples of a micro-batch.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -22,10 +23,13 @@ from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
 from nlu.data.shapes import filled
 from nlu.methods.method import Method, Scale
+from nlu.methods.plain import weighted
 from nlu.models.layers.dropout import Noise, TokenKeys, drawing_from
-from nlu.models.task_model import TaskModel
+from nlu.models.task_model import TaskModel, model_of
 from nlu.runs import summary
-from nlu.tasks.task import Task
+from nlu.tasks.composite import Composite, task_of
+from nlu.tasks.task import Comparing, Outputs, Task, compares_steps
+from nlu.training.comparing import Piece, compared
 from nlu.training.compiled import Compiled, CompiledTask, GradientSums
 from nlu.training.memory import is_out_of_memory, release
 from nlu.training.phases import HostPhases
@@ -209,14 +213,19 @@ class Passes:
             self.buffers.begin(number)
         recorded, fits = summary.listener.recorded if summary.listener else [], True
         before = len(recorded)
+        # Without other micro-batches, a pass has all rows of the step.
+        whole = None if len(shares) == 1 and self.ranks.world_size == 1 else self._comparing(shares)
         self._recorded = {step: known for step, known in self._recorded.items() if step == number - 1}
         self._recorded[number] = recorded, before
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
         try:
-            for micro, share in enumerate(shares):
-                if share is not None:
-                    totals += self.backward(share, scale, number, micro)
+            if whole is not None:
+                totals += self._compared(whole, shares, scale, number)
+            else:
+                for micro, share in enumerate(shares):
+                    if share is not None:
+                        totals += self.backward(share, scale, number, micro)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -244,10 +253,26 @@ class Passes:
 
     def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
+        # A pass with factors of 0 instead of no pass, so that all ranks have gradients of the same parameters.
+        used = scale if share.is_own else dict.fromkeys(scale, 0.0)
+        # What the model records about a placeholder must not reach scalars.tsv.
+        with self._begun(share, number, micro) as batch, nullcontext() if share.is_own else summary.unheard():
+            sums = self.method.backward(self.computed, self.model, batch, used, self._forward)
+        if self.compiled is not None:
+            self.sums.take()
+        values = torch.stack([sums[name].double() for name in scale])
+        return values if share.is_own else torch.zeros_like(values)
+
+    @contextmanager
+    def _begun(self, share: Share, number: int, micro: int) -> Iterator[Batch]:
+        """Yield the batch of a share on the device; in the block the model draws the random numbers of this pass.
+
+        They are the same each time that it is begun.
+        """
         device = self.device
         self.phases.begin("transfer")
-        if (compiled := self.compiled) is not None:
-            compiled.begin()
+        if self.compiled is not None:
+            self.compiled.begin()
         batch = self.ready(share.batch) if share.ready is None else share.ready
         if share.copied is not None:
             batch.wait_for(share.copied)
@@ -267,15 +292,33 @@ class Passes:
             streams = TokenKeys(self.seed, number, batch.filling)
         elif device.type == "cpu":
             streams = Noise(self.seed, number, batch)
-        # A pass with factors of 0 instead of no pass, so that all ranks have gradients of the same parameters.
-        used = scale if share.is_own else dict.fromkeys(scale, 0.0)
-        # What the model records about a placeholder must not reach scalars.tsv.
-        with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
-            sums = self.method.backward(self.computed, self.model, batch, used, self._forward)
-        if compiled is not None:
-            self.sums.take()
-        values = torch.stack([sums[name].double() for name in scale])
-        return values if share.is_own else torch.zeros_like(values)
+        with drawing_from(streams):
+            yield batch
+
+    def _comparing(self, shares: list[Share | None]) -> Comparing | None:
+        """Return the task of a step if its loss compares all rows of the step."""
+        task = task_of(self.task, next(share.batch.member for share in shares if share is not None))
+        return task if compares_steps(task) else None
+
+    def _compared(self, task: Comparing, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
+        """Add the gradient of this rank's rows, all of which the loss compares with those of other ranks; return the
+        sums of the terms, on the first rank those of all."""
+        own = [(micro, share) for micro, share in enumerate(shares) if share is not None]
+        member = own[0][1].batch.member
+
+        def outputs_of(batch: Batch) -> Outputs:
+            with self._forward():
+                return task.forward(model_of(self.model, member), batch)
+
+        def backward(terms: dict[str, Tensor]) -> dict[str, Tensor]:
+            self.phases.begin("backward")
+            named = self.task.named(member, terms) if isinstance(self.task, Composite) else terms
+            weighted(named, scale).backward()
+            return named
+
+        pieces = [Piece(share.is_own, partial(self._begun, share, number, micro), outputs_of) for micro, share in own]
+        terms = compared(task, pieces, self.ranks, backward, partial(self.buffers.begin, number))
+        return torch.stack([terms[name].double() for name in scale])
 
     @contextmanager
     def _forward(self) -> Iterator[None]:

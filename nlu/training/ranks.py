@@ -94,6 +94,18 @@ class Ranks:
             torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
         return flat[: len(totals)].to(totals.dtype)
 
+    def all_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all ranks, in order, on every rank; `rows` may differ in the number of rows only."""
+        if self.world_size == 1:
+            return rows
+        counts = [int(count) for count in self.all_on_host(float(len(rows)))]
+        begin = sum(counts[: self.rank])
+        # Zeros add nothing, so the sum has the same bits as the rows.
+        whole = rows.new_zeros(sum(counts), *rows.shape[1:])
+        whole[begin : begin + len(rows)] = rows
+        dist.all_reduce(whole)
+        return whole
+
     def take_first(self, tensor: torch.Tensor) -> None:
         """Replace a tensor on the device by that of rank 0."""
         if self.world_size > 1:

@@ -31,6 +31,7 @@ READERS = {
     "ghm_c": {*OF_CLASSES, "tag"},
     "taylor": {*OF_CLASSES, "tag"}, "bce": OF_CLASSES, "circle": OF_CLASSES, "mse": {"regress"},
     "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
+    **dict.fromkeys(("cosent", "angle", "cosine_mse"), {"siamese"}),
     **dict.fromkeys(SOFT, {"soft"}),
 }  # fmt: skip
 """The tasks that each loss is for."""

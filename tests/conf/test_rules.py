@@ -131,10 +131,10 @@ def test_a_derived_class_is_held_only_to_rules_for_keys_of_its_own(problems_of, 
 
 
 def test_in_batch_negatives_need_another_pair_beside_each_one(composer):
-    options = ("data=lcqmc", "task=siamese", "loss=info_nce", "trainer.devices=2")
-    assert composer.problems_of(composer.plain(*options, "trainer.batch_size=4")) == []
-    (problem,) = composer.problems_of(composer.plain(*options, "trainer.batch_size=3"))
-    assert "trainer.batch_size is 3 over 2 device(s), so a pair is alone" in problem
+    options = ("data=lcqmc", "task=siamese", "loss=info_nce", "trainer.batch_size=1")
+    assert composer.problems_of(composer.plain(*options, "trainer.accumulation=2")) == []
+    (problem,) = composer.problems_of(composer.plain(*options))
+    assert "trainer.batch_size is 1, so a pair is alone" in problem
 
 
 @pytest.mark.parametrize("name", ["train", "test"])

@@ -12,6 +12,7 @@ from nlu.config.errors import UserError
 from nlu.losses.bce import Bce
 from nlu.losses.bce_multilabel import BceMultilabel
 from nlu.losses.contrastive import Contrastive
+from nlu.losses.cosine_mse import CosineMse
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.losses.focal import Focal
 from nlu.losses.kl import Kl
@@ -97,6 +98,9 @@ CASES: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
     "kl at a temperature": (Kl(temperature=3.0), LOGITS_NC, TARGETS_NC, divergence(3)),
     "kl from one class": (Kl(), LOGITS_NC, ONE_CLASS_NC, -np.log(P_N)),
     "mse_logits": (MseLogits(), LOGITS_NC, TARGETS_NC, ((LOGITS_NC - TARGETS_NC) ** 2).mean(1)),
+    "cosine_mse": (
+        CosineMse(lowest=-3.0, highest=5.0), COSINES_N1, NUMBERS_N, (COSINES_N1[:, 0] - (NUMBERS_N + 3) / 8) ** 2,
+    ),
     "contrastive": (
         Contrastive(), COSINES_N1, PAIRS_N, np.array([0.1**2 / 2, 0, 0.8**2 / 2, 0.5**2 / 2, 0, 0, 0.2**2 / 2]),
     ),

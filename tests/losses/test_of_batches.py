@@ -6,6 +6,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.losses.circle import Circle
+from nlu.losses.cosent import Angle, Cosent
 from nlu.losses.ghm_c import GhmC
 from nlu.losses.info_nce import InfoNce
 
@@ -114,3 +115,30 @@ def test_gradients_are_finite_even_without_rows_and_with_only_one_class(loss, si
         total.backward()
         assert total.isfinite() and total.dtype == torch.float32 and values.grad.isfinite().all()
         assert count or total.item() == 0
+
+
+NUMBERS_N = np.array([0.0, 5.0, 2.5, 2.5, 4.0])
+SIMILAR_N = np.array([0.9, 0.8, -0.2, 0.3, 0.75])
+
+
+def in_order(similarities_N: np.ndarray, scale: float) -> float:
+    """The loss of a batch, for each two pairs in turn."""
+    pairs = [(i, j) for i in range(5) for j in range(5) if NUMBERS_N[i] > NUMBERS_N[j]]
+    return float(np.log1p(sum(np.exp(scale * (similarities_N[j] - similarities_N[i])) for i, j in pairs)))
+
+
+def test_cosent_is_what_pairs_in_the_wrong_order_cost():
+    found = Cosent(scale=4.0)(torch.tensor(SIMILAR_N)[:, None].float(), torch.tensor(NUMBERS_N))
+    assert found.item() == pytest.approx(5 * in_order(SIMILAR_N, 4.0), rel=1e-5)
+    equal = torch.full((5,), 2.0)
+    assert Cosent()(torch.tensor(SIMILAR_N)[:, None].float(), equal).item() == 0, "nothing to put in order"
+
+
+def test_angle_is_that_of_sentence_transformers_whatever_the_length_of_vectors():
+    from sentence_transformers.util import pairwise_angle_sim
+
+    first_ND, second_ND = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    angles_N = pairwise_angle_sim(first_ND, second_ND).double().numpy()
+    for factor in (1.0, 7.0):
+        found = Angle(scale=4.0)(first_ND * factor, second_ND / factor, torch.tensor(NUMBERS_N))
+        assert found.item() == pytest.approx(5 * in_order(angles_N, 4.0), rel=1e-4)

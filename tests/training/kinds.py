@@ -172,6 +172,7 @@ TASKS = {
     "tag with a CRF": Kind(("task=tag", "head=crf"), tags),
     "siamese": Kind(("task=siamese", *MEAN), pair_of_classes),
     "siamese with InfoNCE": Kind(("task=siamese", "loss=info_nce", *MEAN), pair_of_classes),
+    "siamese of numbers": Kind(("task=siamese", "loss=cosent", "task.dims=[4]", *MEAN), pair_of_number),
     "siamese with contrastive loss": Kind(("task=siamese", "loss=contrastive", *MEAN), pair_of_classes),
     "retrieve": Kind(("task=retrieve", *MEAN), pair_of_classes),
     "classify in windows": Kind(IN_WINDOWS, classes),

@@ -22,13 +22,17 @@ from tests.training.kinds import (
 ROWS = 11
 SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
 """batch size and micro-batches of the one step over all rows; 4, 4 and 3 rows, or one each"""
+OVER_STEPS = ("siamese with InfoNCE", "siamese of numbers", "retrieve", "circle", "ghm_c")
+"""losses that compare all rows of a step"""
+SYMMETRIC = ("loss.symmetric=true", "task.dims=[4,2]")
 BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
         "siamese with contrastive loss", "mlm", "mlm of pairs", "mlm_pairs", "structbert",
         "rdrop and the order of sentences",
-        "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
+        "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm", *OVER_STEPS,
     )},
+    "siamese with InfoNCE, symmetric": Kind((*KINDS["siamese with InfoNCE"].options, *SYMMETRIC), pair_of_classes),
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
     "freelb in linf, tags and a CRF": Kind(
         ("method=freelb", "method.init_magnitude=0", "method.norm=linf", "task=tag", "head=crf"), tags
@@ -58,7 +62,8 @@ def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[
 @pytest.mark.parametrize(
     "kind",
     few_first(
-        BY_ROW, "mlm", "structbert", "tag with a CRF", "siamese with contrastive loss",
+        BY_ROW, "mlm", "structbert", "tag with a CRF", "siamese with contrastive loss", "siamese of numbers",
+        "siamese with InfoNCE, symmetric",
         "freelb in linf, tags and a CRF",
     ),
 )  # fmt: skip
@@ -77,13 +82,14 @@ DROPPING = ("model.dropout=0.3", "model.head_dropout=0.3")
 """dropout everywhere but in attention, which a TextCNN does not have"""
 WITH_DROPOUT = {
     **{name: KINDS[name] for name in (
-        "classify", "tag with a CRF", "siamese with contrastive loss", "freelb", "freelb of a TextCNN",
+        "classify", "tag with a CRF", "siamese with contrastive loss", "siamese with InfoNCE", "freelb",
+        "freelb of a TextCNN",
     )},
     "fgm of R-Drop": Kind(("method=fgm", "method.of={_target_: nlu.methods.rdrop.RDrop, alpha: 4}"), classes),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", few_first(WITH_DROPOUT, "tag with a CRF", "fgm of R-Drop"))
+@pytest.mark.parametrize("kind", few_first(WITH_DROPOUT, "tag with a CRF", "siamese with InfoNCE", "fgm of R-Drop"))
 def test_parts_of_a_step_with_dropout_masks_by_example_equal_the_whole(kind: Kind, tmp_path: Path) -> None:
     has_attention = kind.model[0] == "model=bert_tiny"
     options = (*DROPPING, "model.attention_dropout=0.3") if has_attention else DROPPING
@@ -112,14 +118,13 @@ def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Pat
 
 
 OVER_BATCHES = {
-    "siamese with InfoNCE": KINDS["siamese with InfoNCE"],
-    "circle": KINDS["circle"],
-    "ghm_c": Kind(("loss=ghm_c", "loss.bins=500"), classes),
     "fgm and InfoNCE": Kind(("method=fgm", "method.epsilon=0.01", "task=siamese", "loss=info_nce"), pair_of_classes),
+    "rdrop and circle": Kind(("method=rdrop", "loss=circle"), classes),
 }
+"""methods with passes of their own, whose losses compare the rows of a micro-batch"""
 
 
-@pytest.mark.parametrize("name", few_first(list(OVER_BATCHES), "siamese with InfoNCE", "ghm_c"))
+@pytest.mark.parametrize("name", few_first(list(OVER_BATCHES), "fgm and InfoNCE"))
 def test_a_loss_over_whole_micro_batches_weighs_each_by_the_rows_that_it_sums_over(name: str, tmp_path: Path) -> None:
     kind = OVER_BATCHES[name]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]

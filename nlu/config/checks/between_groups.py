@@ -31,7 +31,7 @@ from nlu.config.addresses import address_problems, is_object
 from nlu.config.choices import choice_of, target_of, targets_of
 from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
-from nlu.config.keys import facts_of, schema_of
+from nlu.config.keys import facts_of, schema_of, target_for
 from nlu.config.mixtures import is_composite, is_mixture, metrics_of, mixture_problems
 from nlu.config.nearest import hint
 from nlu.config.redaction import credential_problems
@@ -66,6 +66,8 @@ def cross_problems(config: Config) -> list[str]:
         return list(dict.fromkeys(mixture_problems(config, cross_problems)))
     constants = _constants(config)
     task = constants.get("task", {})
+    if "target" in task:
+        task = {**task, "target": target_for(task, constants.get("loss", {}))}
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
     found += [*_trainer(config["trainer"]), *_repeats(config)]
     for each in constants.values():
@@ -138,18 +140,18 @@ def _loss_and_head(config: Config, constants: Mapping[str, ConfigLike]) -> Itera
         replaced = constants.get("head", {}).get("replaces_loss")
         if replaced and not misfit and config["loss"][TARGET] != replaced:
             yield f"loss is {loss()}, but head={head()} takes the place of the loss; leave out loss=, or set head=auto"
-    batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
-    is_number = batch_size != "auto" and not config["trainer"].get("batch_tokens")
-    if reads == "similarities" and is_number and batch_size < 2 * devices:
+    trainer = config["trainer"]
+    is_number = trainer["batch_size"] != "auto" and not trainer.get("batch_tokens")
+    if reads == "similarities" and is_number and trainer["batch_size"] * trainer["accumulation"] < 2:
         yield (
-            f"loss is {loss()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
-            f"{batch_size} over {devices} device(s), so a pair is alone; set trainer.batch_size to >= {2 * devices}"
+            f"loss is {loss()}, which compares a pair with the others of its step, but trainer.batch_size is 1, so a "
+            "pair is alone; set trainer.batch_size to >= 2"
         )
 
 
 def _misfit(loss: ConfigLike, task: ConfigLike) -> tuple[str, str] | None:
     """Return what a loss reads and what the task gives instead; None if they fit."""
-    kind = facts_of(task["target"]).get("kind") if "target" in task else None
+    kind = facts_of(target_for(task, loss)).get("kind")
     kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
     if kind and kinds and kind not in kinds:
         return one_of(kinds), kind
