@@ -1,10 +1,11 @@
-"""Serve a trained run over HTTP, with a page to try it, or in a prompt.
+"""Serve a trained run over HTTP, or several of one encoder, with a page to try it, or in a prompt.
 
 Concurrent requests share batches, and no answer depends on the other requests. A newer best checkpoint is loaded
 without dropping requests.
 
 python -m nlu.serve run=outputs/mine                  http://127.0.0.1:8000/
 python -m nlu.serve run=outputs/search port=0         the best trial of a search, at any free port
+python -m nlu.serve run=[outputs/a,outputs/b]         runs of adapter=lora that share one encoder, which is held once
 python -m nlu.serve run=outputs/mine --interactive    a prompt in this terminal
 NLU_SERVE_TOKEN=... python -m nlu.serve run=outputs/mine host=0.0.0.0    for other machines, which send the token
 
@@ -30,11 +31,11 @@ def main(composed: DictConfig) -> int:
     """Validate, then serve until a signal."""
     plain = prepare(composed, SCHEMAS["serve"])
     from nlu.config.command_keys import Serve
-    from nlu.inference.locate import locate
+    from nlu.serving.named import named
 
     config = Serve.of(plain)
     # Report missing files first: importing torch takes longer than all other checks.
-    locate(config.run, config.checkpoint).of_head(config.head_name)
+    named(config)
     if config.interactive:
         from nlu.serving.prompt import run_prompt
 

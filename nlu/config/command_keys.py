@@ -11,6 +11,7 @@ from nlu.config.types import (
     ConfigLike,
     Fraction,
     InputFile,
+    Name,
     Naming,
     NewFolder,
     NonNegativeFloat,
@@ -233,6 +234,10 @@ class Profile(Run, _Head):
 class Serve(_Prediction):
     """The validated configuration of `nlu.serve`."""
 
+    # Several only here.
+    run: TrainedRun | list[TrainedRun] | dict[Name, TrainedRun]  # type: ignore[assignment]
+    """One run, or several of one encoder (adapter=lora), which share it: [A, B], by the names of their folders, or
+    {a: A, b: B}."""
     host: str = "127.0.0.1"
     """Address to listen on; one that other machines reach needs a token in the environment variable NLU_SERVE_TOKEN."""
     port: Port = 8000

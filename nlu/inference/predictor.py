@@ -119,13 +119,7 @@ class Predictor:
             advance(len(batch))
         for one, sign in zip(found, self.trained.lengths.signs(encoded), strict=True):
             one |= sign
-        if bad:
-            log.warning(
-                "the model computes numbers that are not finite for %d of %d rows, whose predictions mean nothing; "
-                "predict with precision=bf16 or fp32 if this is fp16, else with another checkpoint",
-                bad,
-                len(part),
-            )
+        warn_of_not_finite(bad, len(part))
         return found
 
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:
@@ -155,6 +149,12 @@ class Predictor:
         """Return the prediction of each example, and for how many the logits are not finite."""
         task, model = self.trained.task, self.trained.model
         outputs = outputs_of(self.compiled, task, model, batch, self.precision, self.device)
+        return self.results(batch, outputs, with_logits)
+
+    def results(self, batch: Batch, outputs: Outputs, with_logits: bool) -> tuple[list[dict[str, Any]], int]:
+        """Return the prediction of each example by the outputs of the model for its batch, which is on the host, and
+        for how many the logits are not finite."""
+        task, model = self.trained.task, self.trained.model
         found = [task.finished(one, self.trained.decided) for one in task.predictions(batch, model, outputs)]
         if with_logits:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):
@@ -163,6 +163,17 @@ class Predictor:
         if np.isfinite(to_host(outputs["logits"]).max(-1)).all():
             return found, 0
         return found, sum(not np.isfinite(logits.max(-1)).all() for logits in _logits(batch, outputs))
+
+
+def warn_of_not_finite(bad: int, rows: int) -> None:
+    """Warn if the logits of `bad` of the rows are not finite."""
+    if bad:
+        log.warning(
+            "the model computes numbers that are not finite for %d of %d rows, whose predictions mean nothing; "
+            "predict with precision=bf16 or fp32 if this is fp16, else with another checkpoint",
+            bad,
+            rows,
+        )
 
 
 def _logits(batch: Batch, outputs: Outputs) -> list[np.ndarray]:

@@ -42,6 +42,7 @@ class TaskModel(nn.Module):
         self.wants = (head.wants,) if isinstance(head.wants, str) else head.wants
         self._inside: Inside | None = None
         self._seen: list[Encoded] = []
+        self._given: Encoded | None = None
 
     @contextmanager
     def watching(self, inside: Inside) -> Iterator[list[Encoded]]:
@@ -62,14 +63,18 @@ class TaskModel(nn.Module):
         finally:
             self._inside, self._seen = before
 
+    @contextmanager
+    def given(self, encoded: Encoded) -> Iterator[None]:
+        """Take these vectors of tokens and sequences, which were computed before, for those of the encoder."""
+        self._given = encoded
+        try:
+            yield
+        finally:
+            self._given = None
+
     def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
         """Return the float32 vectors that the head uses, after dropout; `x_TD` replaces the word vectors."""
-        x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
-        encode = partial(self.backbone.encode, x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants)
-        # Not passed as None: an encoder without attention layers lacks the parameter.
-        found = encode() if self._inside is None else encode(inside=self._inside)
-        if self._inside is not None:
-            self._seen.append(found)
+        found = self._given or self._encoded(batch, x_TD)
         read = Encoded()
         keys_T = layer_keys(batch, ABOVE_LAYERS, self.training)
         if found.pooled_SD is not None:
@@ -81,6 +86,15 @@ class TaskModel(nn.Module):
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
             read.units_UD = self._selected(found.tokens_TD, batch, keys_T)
         return read
+
+    def _encoded(self, batch: Batch, x_TD: Tensor | None) -> Encoded:
+        x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
+        encode = partial(self.backbone.encode, x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants)
+        # Not passed as None: an encoder without attention layers lacks the parameter.
+        found = encode() if self._inside is None else encode(inside=self._inside)
+        if self._inside is not None:
+            self._seen.append(found)
+        return found
 
     def _selected(self, tokens_TD: Tensor, batch: Batch, keys_T: Tensor | None) -> Tensor:
         streams, units_U = active(), batch.units_U

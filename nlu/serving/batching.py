@@ -18,6 +18,7 @@ from typing import Any
 
 from nlu.config.sentences import counted
 from nlu.data.layouts import Values
+from nlu.inference.mixed import Mix
 from nlu.inference.predictor import Predictor
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Busy(Exception):
 class _Request:
     """The rows of a request, which are answered together."""
 
-    predictor: Predictor
+    predictor: Predictor | Mix
     values: Sequence[Values]
     with_logits: bool
     answer: "Future[list[Found]]" = field(default_factory=Future)
@@ -109,7 +110,7 @@ class Batcher:
         return self._thread.is_alive() and not self._is_broken
 
     def submit(
-        self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
+        self, predictor: Predictor | Mix, values: Sequence[Values], *, with_logits: bool = False
     ) -> "Future[list[Found]]":
         """Predict rows; the result has the order of the rows.
 
@@ -193,7 +194,7 @@ class Batcher:
             return taken
 
     def _predict(self, pieces: list[_Piece]) -> None:
-        predictor = pieces[0].request.predictor
+        predictor: Any = pieces[0].request.predictor
         values = [dict(row) for piece in pieces for row in piece.values]
         try:
             self._on_batch(len(values))
@@ -237,7 +238,7 @@ class Batcher:
             self._begun = None
 
 
-def _works(predictor: Predictor) -> bool:
+def _works(predictor: Predictor | Mix) -> bool:
     """Return whether a simple row can be computed, after another row has failed."""
     try:
         predictor.try_out()

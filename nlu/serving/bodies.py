@@ -43,6 +43,8 @@ class PredictBody(BaseModel):
     tokens, by itself"""
     scores: bool = False
     logits: bool = False
+    run: str | None = None
+    """the name of the run, of a server of several"""
 
     def columns(self, trained: Trained) -> Columns:
         """Return what the answer has for each row. Raises UserError for what the run does not predict."""
@@ -66,6 +68,8 @@ class ExplainBody(BaseModel):
     """by default what is predicted"""
     span: Annotated[list[int], Len(2, 2)] | None = None
     """first and last unit, of a tagger"""
+    run: str | None = None
+    """the name of the run, of a server of several"""
 
     def values(self, trained: Trained, limits: Serve) -> Values:
         """Return the texts of the row by role. Raises Refused, and UserError for a row that cannot be used."""
@@ -86,11 +90,12 @@ def _characters(value: str | Sequence[str]) -> int:
     return len(value) if isinstance(value, str) else sum(map(len, value))
 
 
-def sentence_of(error: RequestValidationError, trained: Trained) -> str:
-    """Return what is wrong with a body, as pydantic says it, with a row that the run can read."""
+def sentence_of(error: RequestValidationError, runs: Sequence[Trained]) -> str:
+    """Return what is wrong with a body, as pydantic says it, with a row that the run can read, if there is one run."""
     # A wrong name explains that another one is missing.
     first = max(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
     place, why = ".".join(map(str, first["loc"])), first.get("ctx", {}).get("error")
     said = first["msg"] if why is None else f"{first['msg']} ({why})"
-    row = json.dumps(dict.fromkeys(alternatives_of(trained)[-1], "..."))
-    return f"{place:.80}: {said}; GET /openapi.json has the keys, and a row is {row}"
+    row = f"a row is {json.dumps(dict.fromkeys(alternatives_of(runs[0])[-1], '...'))}"
+    row = row if len(runs) == 1 else "GET /labels the fields of a row"
+    return f"{place:.80}: {said}; GET /openapi.json has the keys, and {row}"

@@ -16,6 +16,7 @@ from nlu.inference.input_rows import alternatives_of
 from nlu.inference.loaded import Loaded
 from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs
+from nlu.serving.named import named
 
 BAR_CELLS = 30
 SHOWN_LABELS = 10
@@ -32,7 +33,8 @@ SPAN_STYLES = (
 def run_prompt(config: Serve) -> int:
     """Read rows until the input ends; returns the exit status."""
     logs.set_up(None, 0)
-    loaded = Loaded.of(config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size)
+    (run,) = named(config).values()
+    loaded = Loaded.of(run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size)
     console = Console(highlight=False, markup=False, emoji=False)
     # A typed line is a text; a list of tokens cannot be typed.
     roles = next(roles for roles in alternatives_of(loaded.trained) if roles != ("tokens",))

@@ -60,9 +60,10 @@ def _types(tags: list[str]) -> list[str]:
 class Newest:
     """The newest checkpoint that the configuration names."""
 
-    def __init__(self, config: Serve):
-        """Load it. Raises UserError if it does not exist."""
-        self._config = config
+    def __init__(self, config: Serve, run: str, share: Callable[[Predictor], None] | None = None):
+        """Load it. `run`: which of the configuration's runs; `share`: lets each of its checkpoints hold the weights of
+        another run. Raises UserError if it does not exist."""
+        self._config, self._run, self._share = config, run, share
         self._device = choose_device(config.device, 0, keys="")
         self._logged = ""
         """the last reason why loading failed"""
@@ -81,7 +82,7 @@ class Newest:
         """
         mark: Mark | None = None
         try:
-            mark = _mark(locate(self._config.run, self._config.checkpoint))
+            mark = _mark(locate(self._run, self._config.checkpoint))
             if mark == self.served.mark or (mark == self._failed and time.monotonic() < self._again_s):
                 return
             loaded = self._load()
@@ -104,7 +105,7 @@ class Newest:
 
     def _load(self) -> Served:
         for _ in range(MOST_TRIES):
-            located = locate(self._config.run, self._config.checkpoint).of_head(self._config.head_name)
+            located = locate(self._run, self._config.checkpoint).of_head(self._config.head_name)
             mark = _mark(located)
             trained = load_trained(located, precision=self._config.precision, long=self._config.long)
             predictor = Predictor(
@@ -115,6 +116,8 @@ class Newest:
                 break
         else:
             raise CheckpointError(f"{located.checkpoint} was replaced {MOST_TRIES} times while it was read; try again")
+        if self._share is not None:
+            self._share(predictor)
         # The first prediction is much slower than later ones, so it is done before any client waits.
         predictor.try_out()
         return Served(predictor, mark)

@@ -40,7 +40,8 @@ from nlu.runs import logs
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.bodies import GONE, ExplainBody, PredictBody, Refused, sentence_of
 from nlu.serving.listener import BACKLOG, LOOPBACK, TOKEN
-from nlu.serving.served import Newest, Served
+from nlu.serving.runs import Runs
+from nlu.serving.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +107,8 @@ class Measures:
 class Application:
     """The state of a server. Everything except for the model runs in one event loop."""
 
-    def __init__(self, config: Serve, newest: Newest):
-        self.config, self.newest = config, newest
+    def __init__(self, config: Serve, runs: Runs):
+        self.config, self.runs = config, runs
         self.measures = Measures()
         self.batcher = Batcher(
             batch_size=config.batch_size,
@@ -155,11 +156,12 @@ class Application:
         return app
 
     async def predict(self, asked: PredictBody, request: Request) -> Response:
-        served = self.newest.served
+        runs = self.runs
+        served = runs.of(asked.run)
         columns, values = asked.columns(served.trained), asked.values(served.trained, self.config)
         self.measures.add("reading", time.perf_counter() - request.state.read_s)
         found = await self._result(
-            lambda: self.batcher.submit(served.predictor, values, with_logits=asked.logits), request
+            lambda: self.batcher.submit(*runs.computing(asked.run, values), with_logits=asked.logits), request
         )
         self.measures.rows.inc(len(found))
         began_s = time.perf_counter()
@@ -168,20 +170,20 @@ class Application:
         return answer
 
     async def explain(self, asked: ExplainBody, request: Request) -> Response:
-        served = self.newest.served
+        served = self.runs.of(asked.run)
         values = asked.values(served.trained, self.config)
         span = None if asked.span is None else (asked.span[0], asked.span[1])
         parts = _explained(served, values, asked.label, span)
         return JSONResponse(await self._result(lambda: self.batcher.submit_long(parts), request))
 
     async def labels(self) -> Response:
-        return JSONResponse(self.newest.served.about())
+        return JSONResponse(self.runs.of_each(Served.about, "runs"))
 
     async def health(self) -> Response:
         is_alive = self.batcher.is_alive
         found = {
             "status": "ok" if is_alive else "broken",
-            "checkpoint": self.newest.served.trained.located.checkpoint.name,
+            "checkpoint": self.runs.of_each(lambda each: each.trained.located.checkpoint.name, "runs"),
             "waiting_rows": self.batcher.waiting_rows,
         }
         return JSONResponse(found, 200 if is_alive else 503)
@@ -206,7 +208,7 @@ class Application:
         except Refused as error:
             response = _refusal(error)
         except RequestValidationError as error:
-            response = _refusal(Refused(422, sentence_of(error, self.newest.served.trained)))
+            response = _refusal(Refused(422, sentence_of(error, [each.trained for each in self.runs.served.values()])))
         except UserError as error:
             response = _refusal(Refused(422, " ".join(error.problems)))
         except HTTPException as error:
@@ -309,7 +311,7 @@ class Application:
         while True:
             await asyncio.sleep(self.config.reload_s)
             # In another thread, since loading takes seconds in which the event loop must answer.
-            await asyncio.to_thread(self.newest.renew, self.measures.reloads.inc)
+            self.runs = await asyncio.to_thread(self.runs.renewed, self.measures.reloads.inc)
 
 
 def _refusal(refused: Refused) -> Response:
@@ -338,12 +340,13 @@ def run_server(config: Serve, listener: socket.socket) -> int:
     """Serve at a socket until a signal; returns the exit status. Raises UserError if the run cannot be loaded."""
     logs.set_up(None, 0)
     # Loaded before the server starts, so that /health answers only when rows can be predicted.
-    newest = Newest(config)
+    runs = Runs.of_config(config)
     _allow_files()
-    app = Application(config, newest)
+    app = Application(config, runs)
     if config.compile:
         # Before any client waits, and in the thread of the model, to which CUDA graphs belong.
-        app.batcher.submit(newest.served.predictor, [newest.served.predictor.simple_row()]).result()
+        only = runs.of(None).predictor
+        app.batcher.submit(only, [only.simple_row()]).result()
     settings = uvicorn.Config(
         app.routes(),
         log_config=None,
@@ -361,18 +364,19 @@ def run_server(config: Serve, listener: socket.socket) -> int:
     )
     server = uvicorn.Server(settings)
     _end_by_signals(server)
-    _log_start(newest, listener)
+    _log_start(runs, listener)
     server.run(sockets=[listener])
     log.info("stopped")
     return 0
 
 
-def _log_start(newest: Newest, listener: socket.socket) -> None:
+def _log_start(runs: Runs, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
-    located = newest.served.trained.located
-    log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
-    fields = either(alternatives_of(newest.served.trained))
+    for served in runs.served.values():
+        located = served.trained.located
+        log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, served.predictor.device)
+    fields = f"rows of {', '.join(runs.served)}" if runs.mix else either(alternatives_of(served.trained))
     paths = "POST /predict, GET /labels, /health, /metrics, /openapi.json"
     log.info("http://%s:%d/ takes %s; %s", address, port, fields, paths)
 

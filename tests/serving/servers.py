@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,12 @@ def _lines(stream: Any) -> Iterator[str]:
 
 
 @contextmanager
-def serving(run: Path, *overrides: str, **environment: str) -> Iterator[Server]:
-    """Give a server of a run; afterwards it is asked to end, and must do so without a complaint."""
-    arguments = ["-m", "nlu.serve", f"run={run}", "port=0", "device=cpu", *overrides]
-    process = warm.start(arguments, cwd=run.parent, env={**SAME_THREADS, **environment}, stderr=subprocess.PIPE)
+def serving(run: Path | Sequence[Path], *overrides: str, **environment: str) -> Iterator[Server]:
+    """Give a server of a run or of several; afterwards it is asked to end, and must do so without a complaint."""
+    several = [run] if isinstance(run, Path) else run
+    named = str(run) if isinstance(run, Path) else f"[{','.join(map(str, run))}]"
+    arguments = ["-m", "nlu.serve", f"run={named}", "port=0", "device=cpu", *overrides]
+    process = warm.start(arguments, cwd=several[0].parent, env={**SAME_THREADS, **environment}, stderr=subprocess.PIPE)
     server = None
     try:
         server = Server(process)

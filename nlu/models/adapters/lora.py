@@ -38,6 +38,8 @@ UNKNOWN = ("use_dora", "alpha_pattern", "lora_bias", "fan_in_fan_out")
 
 QUERIES_AND_VALUES = re.compile(r"(w?qkv|query|value|[qv])(_|$)", re.IGNORECASE)
 """the names of the layers that the paper adapts, in nlu and in transformers; some layers also compute keys"""
+OWN_MATRICES = (".down.weight", ".up.weight")
+"""how the names of the matrices of an adapted layer end"""
 OWN_PARTS = ("pooling_module", "dense")
 """what an encoder has above its layers (`model.pooling`)"""
 
@@ -137,14 +139,15 @@ class LoraLinear(nn.Module):
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (..., O), or, for a layer of nlu, only the output features `outputs`."""
+        found = self.base(input) if outputs is None else self.base(input, outputs)
+        return found + self.update(input, outputs).view(found.shape)
+
+    def update(self, input: Tensor, outputs: slice | None = None) -> Tensor:
+        """Return what the matrices add for each row, (R, O), or only to the output features `outputs`."""
         kept = self.dropout(input) if input.dim() == 2 else F.dropout(input, self.dropout.probability, self.training)
         # `Linear` takes (rows, features); transformers' layers have padded sequences.
         rows = self.down(kept.reshape(-1, input.shape[-1]))
-        if outputs is None:
-            found, added = self.base(input), self.up(rows)
-        else:
-            found, added = self.base(input, outputs), self.up(rows, outputs)
-        return found + (self.scale * added).view(found.shape)
+        return self.scale * (self.up(rows) if outputs is None else self.up(rows, outputs))
 
 
 class WithoutBias(Linear):

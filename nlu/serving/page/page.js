@@ -4,7 +4,8 @@ const SHOWN_LABELS = 12;
 const HUES = [210, 35, 140, 320, 90, 265, 0, 180, 60, 295, 120, 240];
 const byId = (id) => document.getElementById(id);
 
-let served = null; // what GET /labels says
+let served = null; // what GET /labels says of the run
+let runs = null; // what it says of each run, where there are several
 let roles = []; // the fields of a row, as they are typed
 let asked = null; // the row that was asked about last
 let turn = 0; // so that a late answer does not replace a newer one
@@ -30,7 +31,8 @@ function fail(sentence) {
   show("error", ...(sentence ? [sentence] : []));
 }
 
-async function send(path, body) {
+async function send(path, asked) {
+  const body = asked && runs ? { run: byId("runs").value, ...asked } : asked;
   const token = sessionStorage.getItem("token");
   const headers = { ...(body ? { "Content-Type": "application/json" } : {}) };
   if (token) headers.Authorization = `Bearer ${token}`;
@@ -231,12 +233,24 @@ function bestOf(rows, answers) {
 
 async function begin() {
   fail("");
+  let about;
   try {
-    served = await send("labels");
+    about = await send("labels");
   } catch (error) {
     return fail(error.message);
   }
   byId("token").hidden = true;
+  if (about.runs) {
+    runs = about.runs;
+    show("runs", ...Object.keys(runs).map((name) => element("option", { value: name }, name)));
+  }
+  return choose(runs ? runs[byId("runs").value] : about);
+}
+
+function choose(about) {
+  turn += 1;
+  for (const part of ["error", "found", "why"]) show(part);
+  served = about;
   roles = fieldsOf(served);
   byId("run").textContent = served.run;
   const labels = served.labels.length ? `${served.labels.length} ${served.kind === "spans" ? "types" : "labels"}, ` : "";
@@ -249,6 +263,7 @@ byId("ask").addEventListener("submit", (event) => { event.preventDefault(); pred
 byId("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); byId("ask").requestSubmit(); }
 });
+byId("runs").addEventListener("change", () => choose(runs[byId("runs").value]));
 byId("token").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("token", byId("secret").value);
