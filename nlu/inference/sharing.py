@@ -11,6 +11,7 @@ from nlu.inference.int8.precision import Int8
 from nlu.inference.predictor import Predictor
 from nlu.models.adapters.lora import OWN_MATRICES
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.modern import ModernBert
 
 ONLY_TRAINED = ("dropout", "attention_dropout", "initializer_range")
 """sizes of an encoder that change no prediction"""
@@ -36,9 +37,12 @@ def share_encoder(first_run: str, first: Predictor, run: str, one: Predictor) ->
 def _differences(one: Predictor, first: Predictor) -> Iterator[str]:
     """Yield a clause for each thing that differs and may not."""
     encoder, other = one.trained.model.backbone, first.trained.model.backbone
-    if not (isinstance(encoder, Bert) and isinstance(other, Bert)):
-        yield f"their encoders are {type(encoder).__name__} and {type(other).__name__}, but only Bert mixes runs"
+    if not isinstance(encoder, Bert | ModernBert) or type(encoder) is not type(other):
+        yield f"their encoders are {type(encoder).__name__} and {type(other).__name__}, not both Bert or ModernBert"
         return
+    assert isinstance(other, Bert | ModernBert)
+    if not (one.trained.config.has_adapter and first.trained.config.has_adapter):
+        yield "one of them has no adapter, and so an encoder of its own"
     if isinstance(one.precision, Int8):
         yield f"precision is {one.precision.name}, which merges the adapter into the weights"
     if (ours := one.trained.config.precision) != (theirs := first.trained.config.precision):
@@ -51,7 +55,7 @@ def _differences(one: Predictor, first: Predictor) -> Iterator[str]:
             yield f"the {name} of its encoder is {value}, that of the other {others[name]}"
     shared, known = _shared(one), _shared(first)
     if shared.keys() != known.keys():
-        yield "it adapts other layers (adapter.targets)"
+        yield "they do not adapt the same layers (adapter.targets)"
     for name, value in shared.items():
         if not torch.equal(value, known[name]):
             yield f"{name} of its encoder differs"
