@@ -1,6 +1,7 @@
 """Score a trained run, on new rows or its own.
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
+python -m nlu.evaluate run=outputs/mine data.test=big.csv out=scores jobs=4 hydra/launcher=slurm
 python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal or not
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
@@ -90,6 +91,8 @@ def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
             "compare is true, which scores the run's own sets as they are; leave out data, max_rows and group_by, or "
             "set compare=false"
         )
+    if config.get("compare") and (config.get("jobs") or 1) != 1:
+        found.append("compare is true, which one process does, but jobs is set; leave out one of them")
     if config.get("compare") and config.get("compile"):
         found.append("compare is true, which compares to the bit, but compile is true; set one of them to false")
     trainer = config.get("trainer")

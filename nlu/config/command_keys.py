@@ -164,7 +164,7 @@ class Predict(_Prediction, Shared, _Job):
 
 
 @dataclass(kw_only=True)
-class Evaluate(Run, _Compiling, _Head):
+class Evaluate(Run, Shared, _Compiling, _Head):
     """The validated configuration of `nlu.evaluate`: that of a run, and what to score."""
 
     run: TrainedRun | None = None

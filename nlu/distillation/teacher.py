@@ -34,12 +34,11 @@ from nlu.data.seeds import text_hash
 from nlu.distillation.keys import with_head
 from nlu.inference.cells import LOGITS
 from nlu.inference.input_rows import either
-from nlu.inference.locate import locate_all
-from nlu.inference.predict_files import USED
+from nlu.inference.locate import digests_of, locate_all
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained, load_trained
 from nlu.methods.method import Context
-from nlu.storage.cache import Entry, file_digest
+from nlu.storage.cache import Entry
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import machine_of
 
@@ -78,7 +77,7 @@ class Teacher:
     def digest(self) -> str:
         """The sha256 of all that its logits depend on besides the machine, in hex."""
         checkpoint, config = self.trained.located.checkpoint, self.trained.config
-        files = [file_digest(path) for path in sorted(checkpoint.iterdir()) if path.name in USED]
+        files = digests_of(checkpoint)
         shaped_by = [files, config.precision, config.data["max_len"], self.trained.layout.settings()]
         if (head := self.trained.located.head_name) is not None:
             shaped_by.append(head)

@@ -10,6 +10,7 @@ from nlu.config.errors import UserError
 from nlu.config.mixtures import names_of
 from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
+from nlu.storage.cache import file_digest
 from nlu.storage.resources import fetch
 from nlu.storage.run_copies import complete, records_of
 
@@ -20,6 +21,8 @@ LABELS = "labels.json"
 """in each checkpoint"""
 ABOUT = "export.json"
 """in each folder that nlu.export writes"""
+USED = ("average.safetensors", LABELS, "model.safetensors", "tokenizer.json")
+"""the files of a checkpoint that determine predictions"""
 KINDS = "a run's folder, RUN/best-2, RUN/last, a checkpoint's folder, or the folder of a search"
 
 
@@ -46,6 +49,12 @@ class Located:
         if name is not None and not names:
             raise UserError(f"head_name is {name}, but {self.run_dir} has one head only; leave out head_name")
         return replace(self, head_name=name)
+
+
+def digests_of(checkpoint: Path) -> list[str]:
+    """Return the sha256 of weights, their moving average, labels and tokenizer."""
+    # The other files, such as the state of the optimizer in `last`, may change without an effect on predictions.
+    return [file_digest(path) for path in sorted(checkpoint.iterdir()) if path.name in USED]
 
 
 def locate(reference: str, checkpoint: str = "best") -> Located:

@@ -29,7 +29,7 @@ from nlu.display.progress_bars import Bar, Progress
 from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
 from nlu.inference.claimed import Claimed, Team, claimed, piece_names, require_shareable
 from nlu.inference.input_rows import bad_row, found, originals_for, require_usable
-from nlu.inference.locate import Located
+from nlu.inference.locate import Located, digests_of
 from nlu.inference.output_formats import output_of
 from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
@@ -48,8 +48,6 @@ SLOWEST_BYTES_S = 1e6
 """bytes of a file that are read and checked in a second, at the slowest"""
 KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", *DIALECT_KEYS)}
 """the names of keys in errors of the readers of training rows, and their names in this command"""
-USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
-"""the files of a checkpoint that determine predictions"""
 LISTED_CUT = 3
 Chunk = list[tuple[Row | BadRow, Original]]
 
@@ -303,12 +301,7 @@ class Work:
         compiled = self.predictor.compiled
         return {
             # Weights, their moving average, labels and tokenizer.
-            "checkpoint": [
-                file_digest(path)
-                for path in sorted(trained.located.checkpoint.iterdir())
-                # The others, such as the state of the optimizer in `last`, may change without an effect on predictions.
-                if path.name in USED
-            ],
+            "checkpoint": digests_of(trained.located.checkpoint),
             "decided": trained.decided,
             # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
             "device": self.predictor.device.type,

@@ -11,9 +11,10 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import numpy as np
 
@@ -29,9 +30,11 @@ from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress_bars import Progress, bars
 from nlu.display.score_figures import draw_scores, print_scores
+from nlu.inference.claimed import Team, require_shareable
 from nlu.inference.compiling import choose_shapes, compiled_for
 from nlu.inference.int8.precision import int8_of
-from nlu.inference.locate import Located
+from nlu.inference.locate import Located, digests_of
+from nlu.inference.score_pieces import Read, score_in_pieces
 from nlu.inference.scores_table import append_scores
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.trained import Trained, load_trained, scores_at
@@ -43,7 +46,7 @@ from nlu.metrics.ranking import QueryScorer
 from nlu.metrics.scores import LabelRow, Record, Scorer
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
-from nlu.storage.files import write_json
+from nlu.storage.files import plain, write_json
 from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
@@ -162,6 +165,8 @@ class Subject:
     task: Task
     model: TaskModel
     sets: dict[str, Examples]
+    store: str
+    """the name of the data store, which tells its content"""
     decided: dict[str, float]
     """metrics with the threshold of the task; {}: the first set decides it"""
 
@@ -179,22 +184,54 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
         config = with_precision(config, ranks)
         if int8 := int8_of(config.precision):
             int8.require(ranks.device)
-        if config.out is not None:
+        require_shareable(Team.of(config), ranks.world_size, config.out, "out")
+        if config.out is not None and config.jobs == 1:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, ranks, progress)
-            with _folder(config.out, ranks) as folder:
-                # Other ranks leave after their last collective call. Rank 0 writes while the folder is still the
-                # temporary one, so a failed comparison leaves nothing at `out`.
-                found = _score_all(config, subject, folder, ranks, progress)
-                if not ranks.is_first:
-                    return 0
-                result = _result(config, located, found)
-                status = _compare_and_write(config, located, found, result, folder)
+            if config.jobs > 1:
+                _score_together(config, located, subject, ranks, progress)
+                return 0
+            return _score_and_write(config, located, subject, ranks, progress)
+
+
+def _score_and_write(
+    config: Evaluate,
+    located: Located | None,
+    subject: Subject,
+    ranks: Ranks,
+    progress: Progress,
+    read: Read | None = None,
+) -> int:
+    """Score every set, write and print the results; returns the exit status. `read` as in `_score_all`."""
+    with _folder(config.out, ranks) as folder:
+        # Other ranks leave after their last collective call. Rank 0 writes while the folder is still the temporary
+        # one, so a failed comparison leaves nothing at `out`.
+        found = _score_all(config, subject, folder, ranks, progress, read)
+        if not ranks.is_first:
+            return 0
+        result = _result(config, located, found)
+        status = _compare_and_write(config, located, found, result, folder)
     print_scores(found, config.out)
     if config.table is not None:
         _append(config, result, found)
     return status
+
+
+def _score_together(
+    config: Evaluate, located: Located | None, subject: Subject, ranks: Ranks, progress: Progress
+) -> None:
+    """Compute records as one of several jobs; one of them scores and writes what all have computed."""
+    evaluator, sets = _evaluator(config, subject, ranks)
+    plan = {
+        "config": plain({**config.to_config(), "job": None}),
+        "store": subject.store,
+        "checkpoint": located and digests_of(located.checkpoint),
+        "device": ranks.device.type,
+        "compile": evaluator.compiled and [list(astuple(shape)) for shape in evaluator.compiled.scored.shapes],
+    }
+    write = partial(_score_and_write, config, located, subject, ranks, progress)
+    score_in_pieces(evaluator, sets, str(config.out), plan, Team.of(config), write)
 
 
 def _append(config: Evaluate, result: Mapping[str, object], found: Mapping[str, Findings]) -> None:
@@ -232,7 +269,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
         model = build_model(config, data, task, progress).to(ranks.device)
         if int8 := int8_of(config.precision):
             int8.quantize(model)
-        return Subject(task, model, _but_train(data.store.sets), {})
+        return Subject(task, model, _but_train(data.store.sets), data.store.folder.name, {})
     trained = load_trained(located, precision=config.precision)
     model = trained.model.to(ranks.device)
     if named:
@@ -244,7 +281,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
                 f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
-    return Subject(trained.task, model, _but_train(store.sets), trained.decided)
+    return Subject(trained.task, model, _but_train(store.sets), store.folder.name, trained.decided)
 
 
 def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Store:
@@ -276,16 +313,11 @@ def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
     return {name: part for name, part in sets.items() if name != "train"}
 
 
-def _score_all(
-    config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
-) -> dict[str, Findings]:
-    """Score every set; the results are on rank 0."""
+def _evaluator(config: Evaluate, subject: Subject, ranks: Ranks) -> tuple[Evaluator, dict[str, Examples]]:
+    """Return what scores, and the sets that are scored."""
     precision: Precision = build(config.precision)
     batch_size = config.trainer.rows_to_score
-    found: dict[str, Findings] = {}
-    decided = dict(subject.decided)
-    into = folder / "predictions"
-    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into)
+    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, Path(gettempdir()))
     warn_of_batches(subject.model, precision, ranks.device)
     sets = subject.sets
     if config.max_rows is not None:
@@ -294,9 +326,20 @@ def _score_all(
         evaluator.compiled = compiled_for(subject.model, subject.task, config.data, precision, ranks.device)
     if evaluator.compiled is not None:
         choose_shapes(evaluator.compiled, sets.values(), batch_size, config.data["max_len"], ranks)
+    return evaluator, sets
+
+
+def _score_all(
+    config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress, read: Read | None
+) -> dict[str, Findings]:
+    """Score every set; the results are on rank 0. `read` returns the records of a set that several jobs computed."""
+    evaluator, sets = _evaluator(config, subject, ranks)
+    evaluator.folder = folder / "predictions"
+    found: dict[str, Findings] = {}
+    decided = dict(subject.decided)
     for name, part in sets.items():
         with progress.task(f"scoring {name}", len(part)) as bar:
-            scored = score(evaluator, part, decided, bar.advance)
+            scored = score(evaluator, part, decided, bar.advance, None if read is None else read(name))
         # Weights that were never scored lack a threshold. As in training, the first set decides it for all.
         decided = decided or scored.scores.metrics
         if config.out is not None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from nlu.inference import claimed, predict_files
+from nlu.inference import claimed, predict_files, score_pieces
 from nlu.inference.claimed import Claimed
 from nlu.jobs.local import _signal
 from nlu.jobs.submissions import Submissions
 from tests import warm
 from tests.buckets import Server
-from tests.inference.runs import predict, unlabelled
-from tests.training.kinds import TASKS, write
+from tests.inference.runs import evaluate, predict, unlabelled
+from tests.training.kinds import TASKS, few_first, write
 from tests.training.runs import REPOSITORY
 
 ROWS, PIECES = 23, 6
@@ -167,3 +167,21 @@ def test_a_killed_job_of_a_launcher_costs_its_piece_only(run: Path, tmp_path: Pa
     assert process.returncode == 0, said
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert "job 0 (job=0): lost" in said and "job 1 (job=1): done" in said
+
+
+@pytest.mark.parametrize("name", few_first(list(TASKS), "classify", "tag with a CRF", "retrieve"))
+def test_sets_that_jobs_score_have_the_files_of_one_process(
+    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[str], name: str
+) -> None:
+    monkeypatch.setattr(score_pieces, "CHUNK_ROWS", 5)
+    evaluate(f"run={run_of(name)}", f"out={tmp_path}/a", "resamples=20")
+    shared = (f"run={run_of(name)}", f"out={tmp_path}/b", "resamples=20", "jobs=2")
+    for job in (0, 1):
+        evaluate(*shared, f"job={job}")
+    assert computed[-1] == "done" and len(computed) == len(set(computed)) >= PIECES - 1
+    one, several = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.json*")}
+        for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    assert one == several and Path("result.json") in one and len(one) >= 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
