@@ -12,6 +12,7 @@ python -m nlu.report diff outputs/a planned.yaml
                                             the keys in which a run differs from the output of nlu.train ... --cfg job
 python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
                                             label errors
+python -m nlu.report curve outputs/few      score by number of labelled rows, and whether more of them would help
 python -m nlu.report search outputs/search  the trials of a search, its tables and its page
 python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
@@ -51,7 +52,7 @@ def table(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m nlu.report",
         description="One row a configuration, best first, with the keys that differ; mean and standard deviation over "
-        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, search DIR, clean DIR. A "
+        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, curve DIR, search DIR, clean DIR. A "
         "folder of such a name is written ./diff.",
     )
     _add_folders(parser)
@@ -168,6 +169,35 @@ def errors(arguments: Sequence[str]) -> int:
     return 0
 
 
+def curve(arguments: Sequence[str]) -> int:
+    """Print and draw the score of runs by the number of rows they were trained on."""
+    parser = Parser(
+        prog="python -m nlu.report curve",
+        description="Score by number of labelled rows, of runs that differ only in data.rows_per_class, data.max_rows "
+        "or data.train; with intervals over seeds, and whether more labels would help.",
+    )
+    _add_folders(parser)
+    parser.add_argument(
+        "--metric", metavar="[SET/]NAME", help="default: the metric that decided which checkpoint is best"
+    )
+    parser.add_argument("--out", default="curve.png", metavar="FILE", help="the figure; default curve.png")
+    given = parser.parse(arguments)
+
+    from nlu.reports.learning_curve import curves_of, print_curves, write_figure
+    from nlu.reports.run_table import rows_of
+    from nlu.storage.run_copies import records_of
+
+    runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
+    tables, left_out = rows_of(runs, [given.metric] if given.metric else ())
+    curves = curves_of(tables)
+    print_curves(curves)
+    write_figure(curves, Path(given.out))
+    print(given.out)
+    for remark in [*remarks, *left_out]:
+        print(f"nlu: {remark}", file=sys.stderr)
+    return 0
+
+
 def search(arguments: Sequence[str]) -> int:
     """Print the trials of a search, also of one that still runs, and write its tables, its figures and its page."""
     parser = Parser(
@@ -217,7 +247,7 @@ def clean(arguments: Sequence[str]) -> int:
     return 0
 
 
-SUBCOMMANDS = {"diff": diff, "errors": errors, "search": search, "clean": clean}
+SUBCOMMANDS = {"diff": diff, "errors": errors, "curve": curve, "search": search, "clean": clean}
 
 
 def _add_folders(parser: Parser) -> None:

@@ -73,6 +73,7 @@ class Files:
         self.dev_fraction = keys.dev_fraction
         self.exclude_dev_from_train = keys.exclude_dev_from_train
         self.max_rows = keys.max_rows
+        self.rows_per_class = keys.rows_per_class
         self.urls = dict(keys.urls or {})
 
     @cached_property

@@ -6,12 +6,14 @@ The sample is a function of the seed and of the stored rows, so every evaluation
 number of processes and after any restart.
 """
 
+import logging
 from collections.abc import Iterator
 from copy import copy
 from typing import Self
 
 import numpy as np
 
+from nlu.config.errors import UserError
 from nlu.config.sentences import called
 from nlu.data.arrays import occurrences
 from nlu.data.layouts import Layout, Values
@@ -19,6 +21,8 @@ from nlu.data.reading import Texts
 from nlu.data.seeds import uniforms
 from nlu.data.store import EncodedRows, Origin, StoredSet, chunks_of, record_batch
 from nlu.data.targets import NoTarget, Relevance, Target
+
+log = logging.getLogger(__name__)
 
 
 class Examples:
@@ -115,7 +119,29 @@ def sampled(part: Examples, rows: int | None, seed: int) -> Examples:
         return part.some(np.flatnonzero(_of_whole_groups(group_N, rows, seed)))
     strata, counts_N = part.target.strata(part.stored, part.rows_N)
     class_N = strata if (counts_N == 1).all() else np.zeros(len(part), np.int64)
-    return part.some(np.flatnonzero(_of_each_class(class_N, part.rows_N, rows, seed)))
+    _, class_N, counts_C = np.unique(class_N, return_inverse=True, return_counts=True)
+    wanted_C, remainder_C = np.divmod(rows * counts_C, len(class_N))
+    wanted_C[np.argsort(-remainder_C, kind="stable")[: rows - wanted_C.sum()]] += 1
+    return part.some(np.flatnonzero(_of_each_class(class_N, _drawn(part.rows_N, seed), wanted_C)))
+
+
+def rows_of_each_class(
+    stored: StoredSet, rows_N: np.ndarray, target: Target, count: int, seed: int
+) -> np.ndarray:
+    """Return `count` of the rows of each class, drawn by the seed, ascending; all rows of a class that has fewer.
+
+    The draw of a larger count contains that of a smaller one. Raises UserError for a target without classes.
+    """
+    if target.kind != "classes":
+        raise UserError(
+            f"data.rows_per_class is {count}, but the rows have no class each (their target is {target.kind}); set it "
+            "to null, or data.max_rows"
+        )
+    names_C, class_N, counts_C = np.unique(target.strata(stored, rows_N)[0], return_inverse=True, return_counts=True)
+    if few := [f"{target.names[name]} {n}" for name, n in zip(names_C, counts_C, strict=True) if n < count]:
+        log.warning("data: fewer than data.rows_per_class=%d rows have these labels: %s", count, ", ".join(few))
+    drawn_N = _drawn(rows_N, seed, "rows_per_class")
+    return rows_N[_of_each_class(class_N, drawn_N, np.full(len(counts_C), count))]
 
 
 def sample(part: Examples, count: int, seed: int) -> Examples:
@@ -144,12 +170,10 @@ def _groups_of(part: Examples) -> np.ndarray | None:
     return part.stored.first_N[part.rows_N] if isinstance(part.target, Relevance) else None
 
 
-def _of_each_class(class_N: np.ndarray, row_N: np.ndarray, rows: int, seed: int) -> np.ndarray:
-    """Return which rows are chosen, (N,): of each class those with the smallest numbers."""
-    _, class_N, counts_C = np.unique(class_N, return_inverse=True, return_counts=True)
-    wanted_C, remainder_C = np.divmod(rows * counts_C, len(class_N))
-    wanted_C[np.argsort(-remainder_C, kind="stable")[: rows - wanted_C.sum()]] += 1
-    order_N = np.lexsort((_drawn(row_N, seed), class_N))
+def _of_each_class(class_N: np.ndarray, drawn_N: np.ndarray, wanted_C: np.ndarray) -> np.ndarray:
+    """Return which rows are chosen, (N,): of each class the wanted number, those with the smallest numbers drawn."""
+    counts_C = np.bincount(class_N)
+    order_N = np.lexsort((drawn_N, class_N))
     begin_C = np.cumsum(counts_C) - counts_C
     is_chosen_N = np.zeros(len(class_N), bool)
     is_chosen_N[order_N] = np.arange(len(class_N)) - begin_C[class_N[order_N]] < wanted_C[class_N[order_N]]
@@ -166,6 +190,6 @@ def _of_whole_groups(group_N: np.ndarray, rows: int, seed: int) -> np.ndarray:
     return is_chosen_G[group_N]
 
 
-def _drawn(key_N: np.ndarray, seed: int) -> np.ndarray:
-    """Return a random number for each key, which depends only on the key and the seed; (N,)."""
-    return uniforms(seed, "eval_rows", example_T=key_N, place_T=np.zeros(len(key_N), np.int64))
+def _drawn(key_N: np.ndarray, seed: int, purpose: str = "eval_rows") -> np.ndarray:
+    """Return a random number for each key, which depends only on the key, the seed and the purpose; (N,)."""
+    return uniforms(seed, purpose, example_T=key_N, place_T=np.zeros(len(key_N), np.int64))

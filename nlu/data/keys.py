@@ -76,6 +76,8 @@ class Files:
     """Remove the files of dev from those of train; false = off."""
     max_rows: PositiveInt | None = None
     """Read only this many first rows of each file, including bad ones; null = all."""
+    rows_per_class: PositiveInt | None = None
+    """Train on only this many rows of each class, drawn by `seed` after dev is held out; null = all."""
     urls: dict[str, str] | None = None
     """{path: URL} for paths that are neither in the working folder nor in NLU_DATA; null = none."""
 

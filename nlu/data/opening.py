@@ -12,7 +12,7 @@ import numpy as np
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import counted
 from nlu.data.arrays import among, repeated
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, rows_of_each_class
 from nlu.data.folds import Fold, fold_numbers, kept_together, rarest_labels
 from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.reading import Texts
@@ -85,12 +85,12 @@ def open_sets(folder: Path, meta: Meta) -> dict[str, StoredSet]:
     }
 
 
-def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
+def open_store(folder: Path, plan: Plan, fold: Fold | None = None, seed: int = 1) -> Store:
     """Open a complete store, drop duplicates, and split off a dev set if the plan or the fold says so.
 
     A fold replaces every dev set: the training rows that it holds out are `dev`, and the declared ones are left out.
-    Without a fold, labels and the hash of each cluster of rows decide, so the split does not depend on the seed. Raises
-    StoreDamaged if something is missing.
+    Without a fold, labels and the hash of each cluster of rows decide, so the split does not depend on the seed, which
+    draws the training rows of data.rows_per_class. Raises StoreDamaged if something is missing.
     """
     files, meta = plan.files, meta_of(folder)
     names = list(files.sources())
@@ -125,6 +125,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     if is_dev_N is not None:
         rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]
         stored["dev"], origins["dev"] = stored["train"], origins["train"]
+    if files.rows_per_class is not None:
+        rows["train"] = rows_of_each_class(stored["train"], rows["train"], target, files.rows_per_class, seed)
     # train, then the evaluation sets in their own order, then test; `sorted` is stable.
     ordered = sorted(rows, key=lambda name: (name != "train") + (name == "test"))
     sets = {name: Examples(name, stored[name], rows[name], target, plan.layout, origins[name]) for name in ordered}

@@ -36,10 +36,10 @@ def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda rows: None)
 
 
-def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None) -> Store:
+def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None, seed: int = 1) -> Store:
     """Open the store of a plan; build it first if it does not exist.
 
-    `fold` is held out of the training rows as the dev set. Two processes may build the same store at once; one of the
+    `fold` is held out of the training rows as the dev set; `seed` draws the rows of data.rows_per_class. Two processes may build the same store at once; one of the
     two identical results is kept. A damaged store is built again. Raises DataError for anything in the files that
     cannot be used; no incomplete store is left behind.
     """
@@ -48,7 +48,7 @@ def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None)
     def begin_again() -> None:
         plan.target = type(plan.target)(plan.files)
 
-    store = _found_or_built(plan, lambda folder: open_store(folder, plan, fold), begin_again, progress)
+    store = _found_or_built(plan, lambda folder: open_store(folder, plan, fold, seed), begin_again, progress)
     train = store.sets["train"].stored
     _add_digests(store, plan, {name: "train" if part.stored is train else name for name, part in store.sets.items()})
     return store

@@ -20,6 +20,25 @@ class RDrop:
 
 
 @dataclass(kw_only=True)
+class Frozen:
+    """The encoder stays as it is; the head is a logistic regression on its vectors."""
+
+    head_rows: PositiveInt = 10_000
+    """Most training rows that the head is fitted to, drawn by the seed, the same share of each class."""
+    penalty: PositiveFloat = 100.0
+    """Weight of half the squared norm of the head's weights, on standardized vectors, beside the sum of the rows'
+    losses; 1 / C of scikit-learn."""
+
+
+@dataclass(kw_only=True)
+class FewShot(Frozen):
+    """The encoder learns from pairs of texts of the same or another class; the head is a logistic regression."""
+
+    temperature: PositiveFloat = 0.1
+    """Divisor of the cosines of two texts; lower = the nearest texts of other classes count more."""
+
+
+@dataclass(kw_only=True)
 class Fgm:
     """The loss, and the loss at word vectors that are moved along its gradient."""
 

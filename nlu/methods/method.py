@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
+from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.display.progress_bars import Progress
 from nlu.models.layers.dropout import active
@@ -71,6 +73,23 @@ class Method(Protocol):
         scale of 0 must add zeros: a rank without rows runs such a pass to stay in step with the other ranks. The call
         may be repeated for the same rows, so it must change nothing except gradients.
         """
+
+
+@runtime_checkable
+class FitsHead(Protocol):
+    """A method that computes the head of the weights that are to be scored, instead of training it by steps.
+
+    Axes: B examples of a batch, N examples of `rows`, D width.
+    """
+
+    rows: Examples
+    """what the head is fitted to, known after `prepare`"""
+
+    def vectors(self, model: TaskModel, batch: Batch) -> Tensor:
+        """Return what the head reads of each example; (B, D)."""
+
+    def fitted(self, vectors_ND: np.ndarray, labels_N: np.ndarray, classes: int) -> dict[str, np.ndarray]:
+        """Return the parameters of the head by name. The same rows must give the same bytes."""
 
 
 @contextmanager

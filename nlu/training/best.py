@@ -11,6 +11,7 @@ from nlu.runs import summary
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
 from nlu.training.evaluation import Scored, decided_for, score, with_summary
+from nlu.training.fitted_head import settle_head
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ def evaluate(run: Training) -> bool:
     """
     state = run.state
     is_first_one, state.evaluated_at = not state.evaluated_at, state.step
+    settle_head(run)
     with run.stepper.phases.within("evaluation"), averaged(run.stepper.model, run.stepper.average):
         metrics, scored = scored_sets(run)
         entry = entry_of(run, state.step, metrics)

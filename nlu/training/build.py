@@ -339,7 +339,7 @@ def _prepared(config: Run, plans: Mapping[str, Plan], fold: Fold | None, progres
     stores = {}
     for name, plan in plans.items():
         with naming(name):
-            stores[name] = prepare(plan, bars(progress), fold)
+            stores[name] = prepare(plan, bars(progress), fold, config.seed)
     return mixed(stores) if config.members else stores[""]
 
 
