@@ -52,8 +52,8 @@ def table(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m nlu.report",
         description="One row a configuration, best first, with the keys that differ; mean and standard deviation over "
-        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, curve DIR, search DIR, clean DIR. A "
-        "folder of such a name is written ./diff.",
+        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, curve DIR, search DIR, "
+        "clean DIR. A folder of such a name is written ./diff.",
     )
     _add_folders(parser)
     parser.add_argument(

@@ -125,9 +125,7 @@ def sampled(part: Examples, rows: int | None, seed: int) -> Examples:
     return part.some(np.flatnonzero(_of_each_class(class_N, _drawn(part.rows_N, seed), wanted_C)))
 
 
-def rows_of_each_class(
-    stored: StoredSet, rows_N: np.ndarray, target: Target, count: int, seed: int
-) -> np.ndarray:
+def rows_of_each_class(stored: StoredSet, rows_N: np.ndarray, target: Target, count: int, seed: int) -> np.ndarray:
     """Return `count` of the rows of each class, drawn by the seed, ascending; all rows of a class that has fewer.
 
     The draw of a larger count contains that of a smaller one. Raises UserError for a target without classes.

@@ -39,9 +39,9 @@ def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
 def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None, seed: int = 1) -> Store:
     """Open the store of a plan; build it first if it does not exist.
 
-    `fold` is held out of the training rows as the dev set; `seed` draws the rows of data.rows_per_class. Two processes may build the same store at once; one of the
-    two identical results is kept. A damaged store is built again. Raises DataError for anything in the files that
-    cannot be used; no incomplete store is left behind.
+    `fold` is held out of the training rows as the dev set; `seed` draws the rows of data.rows_per_class. Two processes
+    may build the same store at once; one of the two identical results is kept. A damaged store is built again. Raises
+    DataError for anything in the files that cannot be used; no incomplete store is left behind.
     """
 
     # Reading rows has changed the target, so a second build needs a new one.

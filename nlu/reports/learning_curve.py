@@ -22,8 +22,8 @@ from nlu.display.console_tables import Column, fitted, metric_text, print_table
 from nlu.display.curve_figures import add_legend, figure_of, look
 from nlu.reports.differing_keys import labels_of
 from nlu.reports.run_table import Configuration, as_json, lower_is_better
-from nlu.reports.show_table import are_other_rows
 from nlu.reports.runs import RunRecord
+from nlu.reports.show_table import are_other_rows
 from nlu.storage.files import read_json
 
 SIZES = ("data.rows_per_class", "data.max_rows")

@@ -1,4 +1,4 @@
-"""Few rows: the encoder learns from pairs within a micro-batch, and the head is a logistic regression on its vectors."""
+"""Few rows: the encoder learns from pairs in a micro-batch, and the head is a logistic regression on its vectors."""
 
 import math
 from contextlib import nullcontext
@@ -131,7 +131,7 @@ def test_two_processes_fit_the_head_of_one(tmp_path):
     [
         (("task=regress",), number, "the target is number"),
         (("head=mlp",), classes, "head=linear"),
-        (("loss=taylor",), classes, "set loss=cross_entropy"),
+        (("loss=bce",), classes, "set loss=cross_entropy"),
     ],
 )
 def test_a_run_whose_head_cannot_be_fitted_is_refused(options, row, said, tmp_path, capsys):
