@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nlu.config.errors import UserError
 from nlu.data.dataset import Files
-from nlu.data.examples import Examples, sampled
+from nlu.data.examples import Examples, rows_of_each_class, sampled
 from nlu.data.layouts import LAYOUTS
-from nlu.data.targets import Classes, Relevance, Target
+from nlu.data.targets import Classes, Number, Relevance, Target
 
 LABELS = np.array([0] * 60 + [1] * 30 + [2] * 7 + [3] * 3)
 CLASSES = Classes(Files(train="", labels=["a", "b", "c", "d"]))
@@ -100,3 +101,26 @@ def test_rows_with_several_labels_or_none_are_drawn_as_if_of_one_class() -> None
     several: Any = SimpleNamespace(strata=lambda stored, rows_N: (np.zeros(counts_N.sum(), int), counts_N))
     stored = Stored(np.zeros(100, int))
     assert sampled(part(stored, several), 20, 1).rows_N.tolist() == sampled(part(stored), 20, 1).rows_N.tolist()
+
+
+def test_rows_of_each_class_are_drawn_by_the_seed_and_contained_in_those_of_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stored: Any = Stored(LABELS)
+    rows_N = np.arange(len(LABELS))
+    drawn = {
+        (count, seed): rows_of_each_class(stored, rows_N, CLASSES, count, seed)
+        for count in (2, 3, 9)
+        for seed in (1, 2)
+    }
+    assert Counter(LABELS[drawn[3, 1]].tolist()) == {0: 3, 1: 3, 2: 3, 3: 3} and (np.diff(drawn[3, 1]) > 0).all()
+    assert drawn[3, 1].tolist() == rows_of_each_class(stored, rows_N, CLASSES, 3, 1).tolist() != drawn[3, 2].tolist()
+    assert set(drawn[2, 1]) < set(drawn[3, 1]) < set(drawn[9, 1])
+    assert Counter(LABELS[drawn[9, 1]].tolist()) == {0: 9, 1: 9, 2: 7, 3: 3}
+    assert "fewer than data.rows_per_class=9 rows have these labels: c 7, d 3" in caplog.text
+
+
+def test_rows_of_each_class_of_numbers_are_refused() -> None:
+    stored: Any = Stored(LABELS)
+    with pytest.raises(UserError, match="data.rows_per_class is 8, but .*their target is number"):
+        rows_of_each_class(stored, np.arange(100), Number(Files(train="")), 8, 1)
