@@ -146,7 +146,7 @@ class Builder:
         for cut in np.flatnonzero(encoded.cut_N).tolist():
             self._cut.add((good[cut][0], good[cut][1].number))
         counts["cut"] += int(encoded.cut_N.sum())
-        text_hash_N, first_N, second_N = _hashes(self._plan.layout, rows)
+        text_hash_N, first_N, second_N = hashes_of(self._plan.layout, rows)
         origin = Origin(
             text_hash_N,
             # 0 stands for "no group"; a hash of 63 bits is practically never 0.
@@ -165,7 +165,7 @@ class Builder:
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
 
 
-def _hashes(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+def hashes_of(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return the hash of each row's texts and, for pairs, of its first and of its second text; (N,), int64."""
     text_hash_N = text_hashes(layout.identity(values) for values in rows)
     pairs = [pair for values in rows if (pair := layout.sides(values)) is not None]

@@ -25,7 +25,7 @@ def pairs_of(row: Row) -> Iterator[Row | BadRow]:
 
 
 def _candidates(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
-    texts, labels = (_list_of(row.values.get(role)) for role in ("candidates", "label"))
+    texts, labels = (list_of(row.values.get(role)) for role in ("candidates", "label"))
     if not isinstance(texts, list) or not texts:
         yield BadRow.of(row.number, "candidates", row.values["candidates"], "is not a list of texts")
     elif not isinstance(labels, list) or len(labels) != len(texts):
@@ -37,7 +37,7 @@ def _candidates(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
 
 
 def _negatives(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
-    texts = _list_of(row.values["negatives"])
+    texts = list_of(row.values["negatives"])
     # A single text, as of a triplet, is a list of one; what is empty is no negative.
     texts = [text for text in (texts if isinstance(texts, list) else [texts]) if not _is_absent(text)]
     if wrong := [text for text in texts if not isinstance(text, str)]:
@@ -47,7 +47,7 @@ def _negatives(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
     yield from (Row(row.number, {**shared, "text_b": text, "label": 0}) for text in texts)
 
 
-def _list_of(value: object) -> object:
+def list_of(value: object) -> object:
     """Return the list that a cell of a table writes, any other value as it is."""
     found = listed_labels(value) if isinstance(value, str) else None
     return value if found is None else found

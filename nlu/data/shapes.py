@@ -39,7 +39,9 @@ class Shape:
     @classmethod
     def of(cls, batch: Batch) -> "Shape":
         """Return the dimensions of a batch."""
-        return cls(batch.num_tokens, batch.num_sequences, batch.lengths[-1], batch.num_units)
+        # Examples that share sequences have as many rows as others.
+        sequences = max(batch.num_sequences, len(batch.sequences_KB) * len(batch))
+        return cls(batch.num_tokens, sequences, batch.lengths[-1], batch.num_units)
 
     def cost(self) -> float:
         """Return the time of a batch, in times of a token in the layers around attention."""

@@ -30,6 +30,8 @@ from nlu.data.reader import Row as RowOfFile
 from nlu.data.readers import TABLES, Fields, column_names, format_of, header_remedy, read_rows
 from nlu.data.reading import HEADER_WORDS, SAMPLED_ROWS
 from nlu.data.targets.classes import NUMBER
+from nlu.inference.ranking import ROLES as OF_CANDIDATES
+from nlu.inference.ranking import reads_candidates
 from nlu.inference.trained import Trained
 from nlu.storage.locations import plain_name
 
@@ -269,7 +271,7 @@ def _own_format(data: ConfigLike) -> str:
 
 
 def _fields(trained: Trained, path: Path, file_format: str, dialect: Dialect) -> Fields:
-    alternatives = alternatives_of(trained)
+    alternatives = _in_files(trained)
     trained_on: Fields = trained.config.data.get("fields") or {}
     try:
         names = column_names(path, file_format, dialect)
@@ -335,8 +337,13 @@ def _by_name(names: Sequence[str], roles: Sequence[str], is_numbered: bool) -> F
     return found
 
 
+def _in_files(trained: Trained) -> tuple[tuple[str, ...], ...]:
+    """Return `alternatives_of`, and that of a file with a list of candidates in each row."""
+    return (*alternatives_of(trained), *([OF_CANDIDATES] if reads_candidates(trained) else []))
+
+
 def _given(fields: Fields, trained: Trained) -> Fields:
-    alternatives = alternatives_of(trained)
+    alternatives = _in_files(trained)
     for roles in alternatives:
         if set(roles) <= set(fields):
             return {role: fields[role] for role in roles}

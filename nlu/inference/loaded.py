@@ -10,10 +10,10 @@ from nlu.config.command_keys import PRECISIONS
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import counted, one_of
 from nlu.data import keys as schemas
+from nlu.data.building import hashes_of
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
-from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.data.windows import CHOICES
@@ -22,10 +22,11 @@ from nlu.inference.input_rows import Row, require_none, values_of
 from nlu.inference.locate import locate
 from nlu.inference.nearest import Nearest
 from nlu.inference.predictor import Predictor
+from nlu.inference.ranking import reads_candidates
 from nlu.inference.text_vectors import TextVectors, require_several
 from nlu.inference.trained import Trained, load_trained
 from nlu.inference.weights import model_for, vectors_by
-from nlu.metrics.kinds import Cell
+from nlu.metrics.kinds import SCORE, Cell
 from nlu.models.formats.pretrained import is_weights
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.ranks import Ranks, choose_device
@@ -106,6 +107,17 @@ class Loaded:
         found = self.predictor.predict(self.predictor.encode(values), with_logits=logits)
         return [columns.cells(row, one) for row, one in zip(values, found, strict=True)]
 
+    def rank(self, query: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
+        """Return the candidates of a query, best first, each with its score, from a run of task=rerank.
+
+        Raises UserError for another run, and DataError for a text that cannot be used.
+        """
+        if not reads_candidates(self.trained):
+            raise UserError("this run ranks no candidates; give a run of task=rerank")
+        found = self.predict([(query, candidate) for candidate in candidates])
+        scores: list[float] = [one[SCORE] for one in found]  # type: ignore[misc]
+        return sorted(zip(candidates, scores, strict=True), key=lambda pair: -pair[1])
+
     def evaluate(self, rows: Iterable[Row]) -> dict[str, float]:
         """Return the metrics of the run's task over labelled rows, by name.
 
@@ -160,10 +172,10 @@ class Loaded:
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
         stored = [_target_of(target, row, number) for number, row in enumerate(values, 1)]
         count, layout = len(values), self.trained.layout
-        identities = text_hashes(layout.identity(row) for row in values)
+        text_hash_N, first_N, second_N = hashes_of(layout, values)
         # Rows of a program do not come from a file; messages name them by their number.
         zeros = np.zeros(count, np.int64)
-        origin = Origin(identities, zeros, zeros, np.arange(1, count + 1))
+        origin = Origin(text_hash_N, zeros, zeros, np.arange(1, count + 1), first_N, second_N)
         encoded = self.predictor.encode(values)
         try:
             batch = record_batch(encoded, stored, target.column(), origin)

@@ -285,4 +285,5 @@ def _arrow_type(holds: Holds) -> "pa.DataType":
         "spans": pa.list_(span),
         "spans by start": pa.list_(pa.struct(ends)),
         "lists of numbers": pa.list_(pa.list_(pa.float64())),
+        "lists of texts": pa.list_(pa.string()),
     }[holds]

@@ -33,6 +33,8 @@ from nlu.inference.locate import Located, digests_of
 from nlu.inference.output_formats import output_of
 from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
+from nlu.inference.ranking import RankingKind, joined
+from nlu.inference.ranking import pairs_of as pairs_of_row
 from nlu.inference.trained import load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
@@ -97,6 +99,10 @@ def work_of(config: Predict, predictor: Predictor, path: Path) -> "Work":
     trained = predictor.trained
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans)
+    if "candidates" in source.fields:
+        if config.logits:
+            raise UserError(f"logits is true, but rows of {path} have candidates, not logits; leave out logits")
+        columns = replace(columns, kind=RankingKind())
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
     return Work(predictor, source, columns, output, config)
@@ -165,7 +171,7 @@ class Work:
         if predictor.compiled is None or predictor.compiled.scored.shapes:
             return
         if first := next(filter(None, map(self._usable, self._chunks())), None):
-            encoded = predictor.encode([row.values for _, row in first])
+            encoded = predictor.encode([pair for _, row in first for pair in pairs_of_row(row.values)])
             predictor.plan(in_memory(encoded, predictor.trained.layout))
 
     def run(self, ranks: Ranks) -> None:
@@ -265,19 +271,23 @@ class Work:
 
     def piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""
-        usable = self._usable(chunk)
+        usable, ranks = self._usable(chunk), "candidates" in self.source.fields
         cells = [self.columns.empty() for _ in chunk]
         if usable:
-            encoded = self.predictor.encode([row.values for _, row in usable])
-            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self.bar.advance)
-            for (place, row), one in zip(usable, found, strict=True):
+            numbered = [(row.number, pair) for _, row in usable for pair in pairs_of_row(row.values)]
+            encoded = self.predictor.encode([pair for _, pair in numbered])
+            found = self.predictor.predict(
+                encoded, with_logits=self.config.logits, advance=lambda rows: self.bar.advance(0 if ranks else rows)
+            )
+            for (place, row), one in zip(usable, joined([row.values for _, row in usable], found), strict=True):
                 cells[place] = self.columns.cells(row.values, one)
-            self.cut += int(encoded.cut_N.sum())
-            cut = (row.number for (_, row), is_cut in zip(usable, encoded.cut_N, strict=True) if is_cut)
+            cut = dict.fromkeys(row for (row, _), is_cut in zip(numbered, encoded.cut_N, strict=True) if is_cut)
+            self.cut += len(cut)
             self.first_cut += islice(cut, LISTED_CUT - len(self.first_cut))
         self.predicted += len(usable)
         self.empty += len(chunk) - len(usable)
-        self.bar.advance(len(chunk) - len(usable))
+        # The rows of predictions are pairs where rows have candidates.
+        self.bar.advance(len(chunk) if ranks else len(chunk) - len(usable))
         path = self.source.path
         return self.output.piece(
             [

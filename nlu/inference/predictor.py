@@ -20,6 +20,7 @@ from nlu.inference.cells import LOGITS, require_predicting
 from nlu.inference.compiling import choose_shapes, compiled_for
 from nlu.inference.in_batches import InBatches
 from nlu.inference.int8.precision import Int8
+from nlu.inference.ranking import problem_of
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.text_vectors import TextVectors, prompts_of_run
 from nlu.inference.trained import Trained
@@ -67,7 +68,7 @@ class Predictor:
 
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
-        return self.trained.problem(values)
+        return problem_of(self.trained, values)
 
     def encode(self, rows: Sequence[Values]) -> EncodedRows:
         """Return the tokens of rows, which must be valid."""

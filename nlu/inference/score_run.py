@@ -113,8 +113,8 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
         # What the command asks for comes first, because a task may have scores of other classes under the same names.
         return [*asked, task.scorer(own), *more]
 
-    # Retrieval cannot be scored again, since records do not contain vectors.
-    joins = getattr(scored.scorer, "joins", True)
+    # Rows of a query are resampled together; records of retrieval do not even contain vectors.
+    joins = getattr(scored.scorer, "joins", True) and not scored.scores.by_query
     # Without resamples all rows form one block: the scorers are still needed once, for the metrics of the whole set.
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None

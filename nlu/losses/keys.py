@@ -15,7 +15,7 @@ class Loss:
     kinds: ClassVar[tuple[str, ...]] = ()
     """the kinds of target that the loss accepts"""
     reads: ClassVar[str] = "logits"
-    """the output of the head that it reads: logits, cosine, vectors or similarities"""
+    """the output of the head that it reads: logits, cosine, vectors, similarities, or the scores of groups (queries)"""
     has_own_decision: ClassVar[bool] = False
     """whether it decides by its own rule, and not by the most probable class"""
     needs_logits: ClassVar[bool] = False
@@ -119,6 +119,31 @@ class Kl(Loss):
     kinds = ("soft_classes",)
     temperature: PositiveFloat = 1.0
     """Divisor of the logits of target and model before the softmax; 1 = off."""
+
+
+@dataclass(kw_only=True)
+class OfQueries(Loss):
+    """Facts of losses that compare the rows of a query."""
+
+    kinds = ("classes",)
+    reads = "groups"
+    scale: PositiveFloat = 1.0
+    """Factor of the scores; 1 = off; for cosines, which are at most 1, such as 20."""
+
+
+@dataclass(kw_only=True)
+class Listwise(OfQueries):
+    """Cross-entropy of the softmax over the candidates of a query, with its labels above 0 as weights, in nats."""
+
+
+@dataclass(kw_only=True)
+class Pairwise(OfQueries):
+    """RankNet: of two candidates of a query, that with the higher label should have the higher score; in nats."""
+
+
+@dataclass(kw_only=True)
+class MarginMse(OfQueries):
+    """Squared difference between margins of scores and margins of labels, such as the scores of a reranker."""
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,9 @@ from nlu.config.types import ConfigLike
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
 
-Holds = Literal["text", "number", "texts", "numbers", "spans", "spans by start", "lists", "lists of numbers"]
+Holds = Literal[
+    "text", "number", "texts", "numbers", "spans", "spans by start", "lists", "lists of numbers", "lists of texts"
+]
 """what the cells of a column hold"""
 Cell = str | float | list[Any] | None
 
@@ -38,7 +40,7 @@ class SpanCell(TypedDict):
 
 Texts = Mapping[str, str | Sequence[str]]
 """the texts of a row by role; `tokens` is a list"""
-PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
+PREDICTION, PROBABILITY, SIMILARITY, SCORE = "prediction", "probability", "similarity", "score"
 """names of columns"""
 MANY, KEPT = 100, 20
 """with more labels than MANY, predictions/ has the KEPT largest probabilities of a row"""
@@ -69,7 +71,7 @@ class Kind:
     plural: ClassVar[str]
     """in the plural, for `report errors --json`"""
     columns: ClassVar[Mapping[str, Holds]]
-    """the columns that predictions add to a row, in order; one is called `prediction`"""
+    """the columns that predictions add to a row, in order; the first one is what was predicted"""
     is_one_label: ClassVar[bool] = False
     """whether label and prediction are each one of the task's labels; such records have a confusion matrix"""
     has_probabilities: ClassVar[bool] = False
@@ -150,6 +152,19 @@ class SimilarityKind(Kind):
 
     def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         return {PREDICTION: found[SIMILARITY]}
+
+
+class ScoreKind(SimilarityKind):
+    """How well a text answers another one, as a number that ranks the candidates of a query."""
+
+    name = "score"
+    columns: ClassVar[Mapping[str, Holds]] = {SCORE: "number"}
+
+    def answer(self, record: Record) -> object:
+        return record[SCORE]
+
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
+        return {SCORE: found[SCORE]}
 
 
 class ClassBySimilarityKind(SimilarityKind):

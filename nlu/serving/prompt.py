@@ -14,7 +14,7 @@ from nlu.config.sentences import counted
 from nlu.inference.cells import text_of
 from nlu.inference.input_rows import alternatives_of
 from nlu.inference.loaded import Loaded
-from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
+from nlu.metrics.kinds import SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs
 from nlu.serving.named import named
 
@@ -88,7 +88,7 @@ def _line(prompt: str) -> str:
 
 def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Cell]) -> Iterator[Text]:
     """Yield the lines that show a prediction."""
-    prediction = found[PREDICTION]
+    prediction = found[next(iter(loaded.trained.kind.columns))]
     if isinstance(loaded.trained.kind, SpanKind):
         assert isinstance(prediction, list), "a list of spans"
         yield _coloured(row["text"], prediction, [tag[2:] for tag in loaded.labels if tag.startswith("B-")])

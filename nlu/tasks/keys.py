@@ -168,6 +168,23 @@ class Retrieve(OfSides):
 
 
 @dataclass(kw_only=True)
+class Rerank(Facts):
+    """Score the candidates of a query, each in one sequence with it."""
+
+    groups = True
+    layouts = ("pair",)
+    target = "nlu.data.targets.Relevance"
+    heads = OF_ROWS
+    own_loss = "nlu.losses.of_queries.Listwise"
+    reads = ("groups",)
+    scores = "nlu.metrics.reranking.RerankingScorer"
+    kind = "nlu.metrics.kinds.ScoreKind"
+    metrics = ("ndcg_10", "mrr", "mrr_10", "map")
+    default_metric = "ndcg_10"
+    lower_is_better = ()
+
+
+@dataclass(kw_only=True)
 class Multilabel(Chosen):
     """Predict all labels that apply to a text, each independently."""
 

@@ -20,7 +20,6 @@ from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Classes, LabelSet, Number, Relevance, SoftClasses, Target
 from nlu.losses.loss import Loss, loss_of
-from nlu.metrics.ranking import METRICS as OF_RANKING
 from nlu.metrics.scores import Scorer
 from nlu.metrics.soft import BINARY, OF_LABELS
 from nlu.models.layers.pooling import of_windows
@@ -182,7 +181,7 @@ def undefined(metric: str, part: Examples) -> str | None:
         values_N = target.values(stored, rows_N)
         equal = f"all {count:,} rows of {name} have" if count > 1 else f"the only row of {name} has"
         return f"{equal} the number {values_N[0]:g}" if np.ptp(values_N) == 0 else None
-    if isinstance(target, Relevance) and metric in OF_RANKING:
+    if isinstance(target, Relevance):
         is_relevant_N = target.numbers(stored, rows_N) > 0
         return None if is_relevant_N.any() else f"none of {counted(count, 'row')} of {name} is relevant"
     if isinstance(target, LabelSet):
