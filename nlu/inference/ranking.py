@@ -39,13 +39,12 @@ def problem_of(trained: Trained, values: Values) -> Problem | None:
     """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
     if not (pairs := pairs_of(values)):
         return "candidates", "is not a list of texts"
-    problems = ((pair, problem) for pair in pairs if (problem := trained.problem(pair)) is not None)
-    for pair, (role, rule) in problems:
-        return (
-            ("candidates", f"holds {pair[role]!r}, which {rule}")
-            if pair is not values and role != "text_a"
-            else (role, rule)
-        )
+    for pair in pairs:
+        if (problem := trained.problem(pair)) is not None:
+            role, rule = problem
+            return (
+                problem if pair is values or role == "text_a" else ("candidates", f"holds {pair[role]!r}, which {rule}")
+            )
     return None
 
 

@@ -25,6 +25,7 @@ class OfQueries:
 
     by_row = False
     reads = "groups"
+    kinds: tuple[str, ...]
     bind = RowLoss.bind
 
     def __init__(self, keys: schemas.OfQueries):

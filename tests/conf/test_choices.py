@@ -20,7 +20,7 @@ SINGLE = ("chnsenticorp", "reviews", "sst2", "tnews")
 PAIRS = ("afqmc", "lcqmc")
 TAGGED = ("cluener", "conll2003")
 FITTING = {
-    "classify": SINGLE, "match": PAIRS, "siamese": PAIRS, "retrieve": PAIRS, "tag": TAGGED,
+    "classify": SINGLE, "match": PAIRS, "siamese": PAIRS, "retrieve": PAIRS, "rerank": PAIRS, "tag": TAGGED,
     "regress": (*SINGLE, *PAIRS), "multilabel": (*SINGLE, *PAIRS), "soft": (), "mlm": (*SINGLE, *PAIRS, "cluener"),
     "mlm_pairs": PAIRS,
 }  # fmt: skip
@@ -32,7 +32,7 @@ READERS = {
     "taylor": {*OF_CLASSES, "tag"}, "bce": OF_CLASSES, "circle": OF_CLASSES, "mse": {"regress"},
     "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
     **dict.fromkeys(("cosent", "angle", "cosine_mse"), {"siamese"}),
-    **dict.fromkeys(SOFT, {"soft"}),
+    **dict.fromkeys(SOFT, {"soft"}), **dict.fromkeys(("listwise", "pairwise", "margin_mse"), {"rerank"}),
 }  # fmt: skip
 """The tasks that each loss is for."""
 

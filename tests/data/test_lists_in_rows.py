@@ -10,6 +10,7 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.collate import collate
 from nlu.data.layouts import LAYOUTS
+from nlu.data.shapes import Shape, Shapes, filled
 
 RELEVANCE = {"target": "nlu.data.targets.Relevance", "layout": ("sides", "pair")}
 PAIRS = [("a b", "c", 1), ("a b", "d", 0), ("a b", "e f", 0), ("g", "h", 1), ("k", "l m", 1), ("k", "c", 0)]
@@ -149,3 +150,12 @@ def test_labels_and_queries_of_a_batch_are_those_of_its_rows(write, open_files):
         by_example = dict(zip(batch.examples_B.tolist(), batch.targets["queries"].tolist(), strict=True))
         labels = dict(zip(batch.examples_B.tolist(), batch.targets["labels"].tolist(), strict=True))
         assert labels == {0: 1.0, 1: 0.0, 2: 2.5} and by_example[0] == by_example[1] != by_example[2]
+
+
+def test_a_batch_of_shared_sequences_is_filled_up_to_a_shape_that_holds_its_rows(write, open_files):
+    path = write("a.jsonl", jsonl(ROWS))
+    part = open_files(train=path, dev=path, **RELEVANCE).sets["train"]
+    batch = collate(part, np.arange(6))
+    full = filled(batch, Shapes([Shape.of(batch)]))
+    assert full.sequences_KB.shape[1] >= 6 and full.sequences_KB[:, :6].tolist() == batch.sequences_KB.tolist()
+    assert full.filling.rows == 6 and full.targets["labels"][:6].tolist() == batch.targets["labels"].tolist()

@@ -13,9 +13,11 @@ from nlu.losses.contrastive import Contrastive
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.losses.kl import Kl
 from nlu.losses.mse import Mse
+from nlu.losses.of_queries import Listwise
 from nlu.tasks.classify import Classify, Match
 from nlu.tasks.multilabel import Multilabel
 from nlu.tasks.regress import Regress
+from nlu.tasks.rerank import Rerank
 from nlu.tasks.siamese import Siamese
 from nlu.tasks.soft import Soft
 from nlu.tasks.tag import Tag
@@ -43,6 +45,7 @@ TASKS: dict[str, tuple[Any, Callable[[], Any], tuple[str, str, dict[str, Any]], 
     "multilabel": (Multilabel, BceMultilabel, SETS, 3),
     "regress": (Regress, Mse, ("a.tsv", "".join(f"w{i}\t{i * i}\n" for i in NUMBERS), ONE), 1),
     "siamese": (Siamese, Contrastive, PAIRS, 1),
+    "rerank": (Rerank, Listwise, PAIRS, 1),
     "soft": (Soft, Kl, SHARES, 3),
 }
 """class, loss, rows with how they are read, and outputs for each row or unit"""

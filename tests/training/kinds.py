@@ -42,6 +42,11 @@ def pair_of_classes(rng: random.Random) -> Row:
     return {"text_a": first, "text_b": second, "label": str(int(first[0] < second[0]))}
 
 
+def query(rng: random.Random) -> Row:
+    first = text(rng)
+    return {"text_a": first, "text_b": first[::-1], "negatives": [text(rng) for _ in range(rng.randint(0, 3))]}
+
+
 def document(rng: random.Random) -> Row:
     """Return two sentences, of which only the first one begins with a or b."""
     return {"text": f"{rng.choice('ab')} {text(rng)}\n{rng.choice('gh')} {text(rng)}\n"}
@@ -206,6 +211,8 @@ METHODS = {
     "freelb in linf": Kind(("method=freelb", "method.norm=linf", "method.steps=2"), classes, passes=2),
 }
 TOGETHER = {
+    "retrieve of queries": Kind(("task=retrieve", *MEAN), query),
+    "rerank": Kind(("task=rerank", "loss.scale=20", *MEAN), query),
     "freelb, tags and a CRF": Kind(("method=freelb", "task=tag", "head=crf"), tags, passes=3),
     "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),
     "rdrop and InfoNCE": Kind(("method=rdrop", "task=siamese", "loss=info_nce"), pair_of_classes),

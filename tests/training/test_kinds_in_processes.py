@@ -24,6 +24,7 @@ TOGETHER = {
     **{name: KINDS[name] for name in (
         "regress", "multilabel", "tag with a CRF", "siamese", "siamese with contrastive loss", "retrieve", "focal",
         "rdrop", "fgm", "mlm", "mlm_pairs", "structbert", "siamese with InfoNCE", "siamese of numbers", "circle",
+        "rerank",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
     WITH_POOLER: Kind(("task=tag", "model.pooling=pooler"), tags),
@@ -33,7 +34,7 @@ TOGETHER = {
 }  # fmt: skip
 SCORED = [name for name, kind in TOGETHER.items() if kind.options[0].startswith("task=")]
 """Scoring knows neither losses nor methods."""
-FEW = ("tag with a CRF", "siamese with contrastive loss", "siamese with InfoNCE", WITH_DROPOUT, WITH_POOLER)
+FEW = ("tag with a CRF", "rerank", "siamese with contrastive loss", "siamese with InfoNCE", WITH_DROPOUT, WITH_POOLER)
 # Micro-batches of 2 over 11 rows: the last has one row, so that the second process has none of it.
 STEP = (
     "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
@@ -99,7 +100,7 @@ def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str,
         np.testing.assert_allclose(other[key], value, rtol=1e-3, atol=2e-6 * largest, err_msg=key)
 
 
-@pytest.mark.parametrize("name", few_first(SCORED, "tag with a CRF", "retrieve"))
+@pytest.mark.parametrize("name", few_first(SCORED, "tag with a CRF", "retrieve", "rerank"))
 def test_two_processes_score_as_one_to_the_bit(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     single, together = runs[f"{name}: scores"]
     assert result(together)["metrics"] == result(single)["metrics"]

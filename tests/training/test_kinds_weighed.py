@@ -14,6 +14,7 @@ from tests.training.kinds import (
     classes,
     few_first,
     pair_of_classes,
+    query,
     read,
     tags,
     write,
@@ -29,7 +30,7 @@ BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
         "siamese with contrastive loss", "mlm", "mlm of pairs", "mlm_pairs", "structbert",
-        "rdrop and the order of sentences",
+        "rdrop and the order of sentences", "rerank",
         "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm", *OVER_STEPS,
     )},
     "siamese with InfoNCE, symmetric": Kind((*KINDS["siamese with InfoNCE"].options, *SYMMETRIC), pair_of_classes),
@@ -63,7 +64,7 @@ def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[
     "kind",
     few_first(
         BY_ROW, "mlm", "structbert", "tag with a CRF", "siamese with contrastive loss", "siamese of numbers",
-        "siamese with InfoNCE, symmetric",
+        "siamese with InfoNCE, symmetric", "rerank",
         "freelb in linf, tags and a CRF",
     ),
 )  # fmt: skip
@@ -83,13 +84,17 @@ DROPPING = ("model.dropout=0.3", "model.head_dropout=0.3")
 WITH_DROPOUT = {
     **{name: KINDS[name] for name in (
         "classify", "tag with a CRF", "siamese with contrastive loss", "siamese with InfoNCE", "freelb",
-        "freelb of a TextCNN",
+        "freelb of a TextCNN", "rerank",
     )},
+    "queries that share a sequence": Kind(("task=retrieve", "loss=contrastive", "model.pooling=mean"), query),
     "fgm of R-Drop": Kind(("method=fgm", "method.of={_target_: nlu.methods.rdrop.RDrop, alpha: 4}"), classes),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", few_first(WITH_DROPOUT, "tag with a CRF", "siamese with InfoNCE", "fgm of R-Drop"))
+@pytest.mark.parametrize(
+    "kind",
+    few_first(WITH_DROPOUT, "tag with a CRF", "siamese with InfoNCE", "fgm of R-Drop", "queries that share a sequence"),
+)
 def test_parts_of_a_step_with_dropout_masks_by_example_equal_the_whole(kind: Kind, tmp_path: Path) -> None:
     has_attention = kind.model[0] == "model=bert_tiny"
     options = (*DROPPING, "model.attention_dropout=0.3") if has_attention else DROPPING
