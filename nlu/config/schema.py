@@ -34,8 +34,8 @@ class Trainer:
 
     batch_size: PositiveInt | Literal["auto"] = 32
     """Examples of a micro-batch, over all devices together; auto = the most that fit into memory, found before the
-    first step. In task=rerank, and in task=retrieve over rows with lists of texts, it counts queries with all of their
-    rows, as durations do."""
+    first step. With task=rerank, a loss over queries (listwise, pairwise, margin_mse) or rows with lists of texts, it
+    counts queries with all of their rows, as durations do."""
     batch_tokens: PositiveInt | None = None
     """A micro-batch has as many examples as fit into this many tokens, over all devices together, instead of
     batch_size; null = off."""

@@ -41,8 +41,6 @@ class Facts(Protocol):
     """dotted names of targets by kind, for losses over vectors of texts that accept only that kind"""
     heads: tuple[str, ...]
     """dotted names of the heads that fit"""
-    groups: bool = False
-    """whether micro-batches have whole queries: all rows with the same first text; otherwise only if rows are lists"""
     reads: tuple[str, ...] = ("logits",)
     """inputs of losses that fit: logits, cosine, similarities, groups; a loss must also accept the target's kind"""
     own_loss: str = "nlu.losses.cross_entropy.CrossEntropy"
@@ -156,7 +154,7 @@ class Retrieve(OfSides):
 
     target = "nlu.data.targets.Relevance"
     own_loss = "nlu.losses.info_nce.InfoNce"
-    reads = ("similarities", "cosine")
+    reads = ("similarities", "cosine", "groups")
     scores = "nlu.metrics.ranking.RankingScorer"
     metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
     binary_metrics = ()
@@ -171,7 +169,6 @@ class Retrieve(OfSides):
 class Rerank(Facts):
     """Score the candidates of a query, each in one sequence with it."""
 
-    groups = True
     layouts = ("pair",)
     target = "nlu.data.targets.Relevance"
     heads = OF_ROWS

@@ -21,6 +21,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.examples import Examples
 from nlu.data.targets import Number, Target
 from nlu.losses.loss import Loss, loss_of
+from nlu.losses.of_queries import OfQueries
 from nlu.metrics.classes import SimilarityScorer
 from nlu.metrics.numbers import CorrelationScorer
 from nlu.metrics.ranking import RankingScorer
@@ -74,7 +75,9 @@ class Siamese(Classify):
         return len(batch)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Return the number of rows or, for similarities (InfoNCE), of matching pairs."""
+        """Return the number of rows, for similarities (InfoNCE) of matching pairs, for groups as the loss counts."""
+        if self.loss.reads == "groups":
+            return {"labels": cast(OfQueries, self.loss).count(batch.targets["labels"], batch.targets["queries"])}
         if self.loss.reads != "similarities":
             return super().counts(batch)
         return {"labels": int((batch.targets["labels"] > 0).sum())}
@@ -91,6 +94,8 @@ class Siamese(Classify):
         """Return the labels, of numbers in their own unit, and for similarities a hash of each text."""
         if self.numbers is not None:
             return {"labels": batch.targets["numbers"] * self.numbers.sd + self.numbers.mean}
+        if self.loss.reads == "groups":
+            return {name: batch.targets[name] for name in ("labels", "queries")}
         if self.loss.reads != "similarities":
             return super().facts_of(batch)
         first_B, second_B = _hashes_of_sequences(batch)[batch.sequences_KB]
@@ -120,6 +125,8 @@ class Siamese(Classify):
         labels_B, loss = facts["labels"], cast(Any, self.loss)
         if loss.reads == "vectors":
             return cast(Tensor, loss(outputs["first"], outputs["second"], labels_B))
+        if loss.reads == "groups":
+            return cast(Tensor, loss(outputs["logits"][:, 0], labels_B, facts["queries"]))
         if loss.reads != "similarities":
             return loss_of(loss, outputs["logits"], labels_B, is_real_B)
         similarities_BB = outputs["first"] @ outputs["second"].T

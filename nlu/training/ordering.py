@@ -32,7 +32,7 @@ def order_of(config: Run, store: Store, ranks: Ranks) -> AnyOrder:
 def takes_queries(config: Run, part: Examples) -> bool:
     """Return whether micro-batches of a set have whole queries; batch sizes and the clock count queries then."""
     own = config.members[part.member] if part.member else config
-    return part.is_of_queries or bool(facts_of(own.task[TARGET]).get("groups"))
+    return part.is_of_queries or facts_of(own.loss[TARGET]).get("reads") == "groups"
 
 
 def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder | QueryOrder:

@@ -32,7 +32,7 @@ READERS = {
     "taylor": {*OF_CLASSES, "tag"}, "bce": OF_CLASSES, "circle": OF_CLASSES, "mse": {"regress"},
     "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
     **dict.fromkeys(("cosent", "angle", "cosine_mse"), {"siamese"}),
-    **dict.fromkeys(SOFT, {"soft"}), **dict.fromkeys(("listwise", "pairwise", "margin_mse"), {"rerank"}),
+    **dict.fromkeys(SOFT, {"soft"}), **dict.fromkeys(("listwise", "pairwise", "margin_mse"), {"rerank", "retrieve"}),
 }  # fmt: skip
 """The tasks that each loss is for."""
 

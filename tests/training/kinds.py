@@ -212,6 +212,7 @@ METHODS = {
 }
 TOGETHER = {
     "retrieve of queries": Kind(("task=retrieve", *MEAN), query),
+    "retrieve of queries, listwise": Kind(("task=retrieve", "loss=listwise", "loss.scale=20", *MEAN), query),
     "rerank": Kind(("task=rerank", "loss.scale=20", *MEAN), query),
     "freelb, tags and a CRF": Kind(("method=freelb", "task=tag", "head=crf"), tags, passes=3),
     "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),

@@ -30,7 +30,7 @@ BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
         "siamese with contrastive loss", "mlm", "mlm of pairs", "mlm_pairs", "structbert",
-        "rdrop and the order of sentences", "rerank",
+        "rdrop and the order of sentences", "rerank", "retrieve of queries", "retrieve of queries, listwise",
         "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm", *OVER_STEPS,
     )},
     "siamese with InfoNCE, symmetric": Kind((*KINDS["siamese with InfoNCE"].options, *SYMMETRIC), pair_of_classes),
@@ -64,7 +64,7 @@ def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[
     "kind",
     few_first(
         BY_ROW, "mlm", "structbert", "tag with a CRF", "siamese with contrastive loss", "siamese of numbers",
-        "siamese with InfoNCE, symmetric", "rerank",
+        "siamese with InfoNCE, symmetric", "rerank", "retrieve of queries",
         "freelb in linf, tags and a CRF",
     ),
 )  # fmt: skip
@@ -84,7 +84,7 @@ DROPPING = ("model.dropout=0.3", "model.head_dropout=0.3")
 WITH_DROPOUT = {
     **{name: KINDS[name] for name in (
         "classify", "tag with a CRF", "siamese with contrastive loss", "siamese with InfoNCE", "freelb",
-        "freelb of a TextCNN", "rerank",
+        "freelb of a TextCNN", "rerank", "retrieve of queries", "retrieve of queries, listwise",
     )},
     "queries that share a sequence": Kind(("task=retrieve", "loss=contrastive", "model.pooling=mean"), query),
     "fgm of R-Drop": Kind(("method=fgm", "method.of={_target_: nlu.methods.rdrop.RDrop, alpha: 4}"), classes),
