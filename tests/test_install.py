@@ -20,7 +20,7 @@ from tests.distribution import copy_checkout
 REPOSITORY = Path(__file__).resolve().parents[1]
 OPTIONAL = (
     "hf", "model2vec", "peft", "sentence-transformers", "onnx", "oss", "errors", "pai", "serve", "tensorboard",
-    "mlflow", "wandb", "tf", "zh",
+    "mlflow", "wandb", "tf", "zh", "faiss",
 )  # fmt: skip
 DISTRIBUTIONS = {
     "annotated_types": "annotated-types",
@@ -31,6 +31,7 @@ DISTRIBUTIONS = {
     "mlflow": "mlflow-skinny",
     "odps": "pyodps",
     "tensorflow": "tensorflow-cpu",
+    "faiss": "faiss-cpu",
     "python_calamine": "python-calamine",
     "sentence_transformers": "sentence-transformers",
 }

@@ -24,6 +24,7 @@ SCHEMAS = {
     "evaluate": EVALUATE,
     "export": "nlu.config.command_keys.Export",
     "predict": "nlu.config.command_keys.Predict",
+    "mine": "nlu.config.command_keys.Mine",
     "serve": "nlu.config.command_keys.Serve",
     "prune": "nlu.config.command_keys.Prune",
     "profile": "nlu.config.command_keys.Profile",

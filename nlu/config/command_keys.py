@@ -21,6 +21,7 @@ from nlu.config.types import (
     PositiveFloat,
     PositiveInt,
     Probability,
+    RankRange,
     TrainedRun,
 )
 
@@ -156,6 +157,32 @@ class Predict(_Prediction, Shared, _Job):
     devices: PositiveInt | Literal["auto"] = 1
     """Processes on this machine, one for each device; auto = all visible GPUs, 1 on a CPU; under torchrun, torchrun's
     number counts."""
+
+    @classmethod
+    def of(cls, config: ConfigLike) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        return super().of({**config, "input": Input(**config["input"])})
+
+
+@dataclass(kw_only=True)
+class Mine(_Batches, _Head, Shared, _Job):
+    """The validated configuration of `nlu.mine`."""
+
+    input: Annotated[Input, Naming("keys, such as input.path=pairs.csv")]
+    corpus: InputFile | None = None
+    """Texts that may become negatives beside the text_b of all pairs: a file with one on each line, or rows with a
+    column text; null = none besides."""
+    output: OutputFile
+    """jsonl or parquet by its suffix: a row for each pair, with its negatives and with texts that may be answers."""
+    number: PositiveInt = 5
+    """Negatives of a query, the nearest within range."""
+    range: RankRange = field(default_factory=lambda: [0, 100])
+    """Ranks from which negatives are taken, [first, behind the last], from 0, by cosine and without known answers."""
+    max_share: Fraction | None = 0.95
+    """Largest cosine of a negative, as a share of that of the query's least similar answer; what is above is a
+    suspected answer; null = any."""
+    index: Literal["exact", "faiss"] = "exact"
+    """How near texts are found; exact = all are compared, in blocks; faiss = an approximate index, in memory."""
 
     @classmethod
     def of(cls, config: ConfigLike) -> Self:

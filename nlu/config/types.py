@@ -49,6 +49,7 @@ Port = Annotated[int, Ge(0), Le(65535)]
 Probability = Annotated[float, Ge(0), Lt(1)]
 """A dropout rate or similar: 0 is off, 1 would leave nothing."""
 Fraction = Annotated[float, Ge(0), Le(1)]
+RankRange = Annotated[list[NonNegativeInt], Len(2, 2)]
 TwoRates = Annotated[list[Probability], Len(2, 2)]
 Duration = Annotated[str, Predicate(is_duration)]
 """`3ep` epochs, `500st` optimizer steps, `32000ex` examples seen; more than 0."""
