@@ -76,7 +76,7 @@ def run_mining(config: Mine, located: Located) -> int:
             "corpus": None if corpus is None else file_digest(corpus),
             "chunks": [CHUNK_TEXTS, CHUNK_QUERIES],
         }
-        sizes = f"{counted(len(pairs.answers), 'query')} with answers, {counted(len(pairs.corpus), 'text')}"
+        sizes = f"{len(pairs.answers):,} queries with answers, {counted(len(pairs.corpus), 'text')}"
         log.info("run %s: %s", located.run_dir, sizes)
         with Progress() as progress, progress.task("mining", len(pairs.answers)) as bar:
             work = Mining(config, pairs, vectors, plan, bar)
@@ -172,9 +172,9 @@ class Mining:
         """Log what this process has found, and print the suspects that are nearest to their queries."""
         pairs, negatives, fewer, suspected = self._counts.tolist()
         log.info(
-            "%s: %s with %s, mined by this process; fewer than %d for %s; texts that may be answers for %s",
-            self._config.output, counted(pairs, "pair"), counted(negatives, "negative"), self._config.number,
-            counted(fewer, "query"), counted(suspected, "query"),
+            "%s: %s with %s, mined by this process; fewer than %d for %d of %d queries; suspected answers for %d",
+            self._config.output, counted(pairs, "pair"), counted(negatives, "negative"), self._config.number, fewer,
+            len(self._queries), suspected,
         )  # fmt: skip
         if self._suspects:
             columns = [*numbers("cosine", "cosine of answer"), *texts("query", "answer", "suspect")]
