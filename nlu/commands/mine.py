@@ -31,8 +31,10 @@ def main(composed: DictConfig) -> int:
             f"number is {config.number}, but range is {config.range}, of {max(0, behind - first)} ranks; set a wider "
             "range, or number lower"
         )
-    if not isinstance(config.input.path, str) or STANDARD in (config.input.path, config.corpus, config.output):
-        raise UserError("input, corpus and output must each name one file; write the rows into one")
+    if not config.output.endswith((".jsonl", ".parquet")):
+        raise UserError(f"output is {config.output}, but must end in .jsonl or .parquet, whose rows can hold lists")
+    if not isinstance(config.input.path, str) or STANDARD in (config.input.path, config.corpus):
+        raise UserError("input and corpus must each name one file; write the rows into one")
     if placement().world_size > 1:
         raise UserError(f"there are {placement().world_size} processes, but one mines; start it without torchrun")
     from nlu.data.dataset import find_file
