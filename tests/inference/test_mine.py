@@ -59,9 +59,7 @@ def expected(run: Path, pairs: list[Row], more: list[str], first: int, behind: i
         least = min(cosine[text] for text in own)
         limit = np.inf if share is None else least - abs(least) * (1 - share)
         # The sort is stable, so that equal ones stay in the order of the corpus.
-        ranked = sorted(
-            (text for text in corpus if text not in (query, *own)), key=lambda text: -cosine[text]
-        )
+        ranked = sorted((text for text in corpus if text not in (query, *own)), key=lambda text: -cosine[text])
         negatives = [text for text in ranked[first:behind] if cosine[text] <= limit][:3]
         suspects = [text for text in ranked[:behind] if cosine[text] > limit][:10]
         for text in dict.fromkeys(own):
