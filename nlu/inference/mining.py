@@ -24,13 +24,14 @@ from nlu.config.sentences import counted
 from nlu.data.dataset import find_file
 from nlu.display.console_tables import metric_text, numbers, print_table, table_of, texts
 from nlu.display.progress_bars import Bar, Progress
-from nlu.inference.claimed import Team, write_in_pieces
+from nlu.inference.claimed import Team, require_shareable, write_in_pieces
 from nlu.inference.faiss_index import approximate
 from nlu.inference.input_rows import found
-from nlu.inference.locate import Located
+from nlu.inference.locate import Located, digests_of
 from nlu.inference.mined_pairs import MinedPairs
 from nlu.inference.nearest import Nearest, nearest
-from nlu.inference.predict_files import KEYS, USED
+from nlu.inference.output_pieces import pieces_of
+from nlu.inference.predict_files import KEYS
 from nlu.inference.predictor import Predictor
 from nlu.inference.text_vectors import PASSAGE, QUERY, TextVectors
 from nlu.inference.trained import load_trained
@@ -54,6 +55,10 @@ def run_mining(config: Mine, located: Located) -> int:
     """Mine for all queries of the input; returns the exit status. Raises UserError for the user's mistakes."""
     with process_group(config.device, keys="") as ranks, ExitStack() as held, keys_called(KEYS):
         logs.set_up(None, ranks.rank)
+        require_shareable(Team.of(config), ranks.world_size, config.output)
+        if config.jobs == 1:
+            # Before anything is read; of several jobs another one may have begun.
+            pieces_of(config.output).require_place()
         path = held.enter_context(found(str(config.input.path), config.input.format))
         corpus = None if config.corpus is None else held.enter_context(found(config.corpus, "auto", "corpus"))
         trained = load_trained(located)
@@ -64,9 +69,8 @@ def run_mining(config: Mine, located: Located) -> int:
                 "negatives from; set a lower range, or give a larger corpus"
             )
         vectors = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True).text_vectors
-        checkpoint = sorted(located.checkpoint.iterdir())
         plan = {
-            "checkpoint": [file_digest(one) for one in checkpoint if one.name in USED],
+            "checkpoint": digests_of(located.checkpoint),
             # Another device rounds differently.
             "device": ranks.device.type,
             "lengths": [trained.lengths.max_len, *trained.lengths.settings()],
