@@ -47,21 +47,11 @@ def _located(config: "Predict") -> "Located":
 
     Reports missing files before torch is imported, which takes longer than all other checks.
     """
-    from nlu.config.command_keys import STANDARD
-    from nlu.data.dataset import find_file
     from nlu.inference.locate import locate
-    from nlu.inference.output_pieces import pairs_of, pieces_of
-    from nlu.jobs.placement import placement
+    from nlu.inference.output_pieces import require_places
 
     located = locate(config.run, config.checkpoint).of_head(config.head_name)
-    pairs = pairs_of(config.input.path, config.output)
-    for path, _ in pairs:
-        if path != STANDARD:
-            find_file("input", path)
-    # Not with several ranks or jobs: one that starts late would find the pieces of the others.
-    if config.output != STANDARD and placement().kind == "alone" and config.jobs == 1:
-        for _, output in pairs:
-            pieces_of(output).require_place()
+    require_places(config.input.path, config.output, config.jobs)
     return located
 
 

@@ -22,6 +22,7 @@ SCHEMAS = {
     "train": RUN,
     "preprocess": PREPROCESS,
     "evaluate": EVALUATE,
+    "encode": "nlu.config.command_keys.Encode",
     "export": "nlu.config.command_keys.Export",
     "predict": "nlu.config.command_keys.Predict",
     "mine": "nlu.config.command_keys.Mine",

@@ -130,33 +130,74 @@ class Input:
 
 
 @dataclass(kw_only=True)
-class Predict(_Prediction, Shared, _Job):
-    """The validated configuration of `nlu.predict`."""
+class _Rows(Shared):
+    """The keys of a command that adds something to the rows of files."""
 
     input: Annotated[Input, Naming("keys, such as input.path=new.csv")]
     output: OutputFile
-    """A file, csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - = standard output. Each of
-    several inputs has a file: * stands for the name of the input without its suffix."""
+    """A file, csv, tsv, jsonl, parquet or, of vectors alone, npy by its suffix; odps://PROJECT/tables/NAME; - =
+    standard output. Each of several inputs has a file: * stands for the name of the input without its suffix."""
+    dims: PositiveInt | None = None
+    """Only so many first numbers of each vector, as for Matryoshka dimensions; null = all."""
+    dtype: Literal["float32", "float16", "int8", "binary"] = "float32"
+    """Numbers of vectors; int8 = those of vectors of length 1, times 127, rounded; binary = a bit each, 1 for numbers
+    above 0, the first as the highest of a byte (uint8)."""
+    prefix: str = ""
+    """Prefix of the name of each added column."""
+    columns: bool = True
+    """Write the columns of the input too, before what is added; false = only what is added."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """Action for a row that cannot be used; error = stop before the first row is computed; skip = leave what is added
+    empty (in npy NaN, or 0 of whole numbers), and count it."""
+    max_rows: PositiveInt | None = None
+    """Compute only this many first rows; null = all."""
+    devices: PositiveInt | Literal["auto"] = 1
+    """Processes on this machine, one for each device; auto = all visible GPUs, 1 on a CPU; under torchrun, torchrun's
+    number counts."""
+
+
+@dataclass(kw_only=True)
+class Predict(_Prediction, _Rows, _Job):
+    """The validated configuration of `nlu.predict`."""
+
     scores: bool = False
     """Add a column with the probability of each label."""
     logits: bool = False
     """Add the logits, for example for distillation."""
+    vectors: bool = False
+    """Add the vector that the head reads; with an output of suffix npy, write only the vectors."""
     spans: Literal["first_last", "start_end", "lists"] = "first_last"
     """Spans of task=tag as JSON; first_last = {type, first, last, text}, the last included; start_end = {start, end,
     label, text}, the end excluded, as in Prodigy and Label Studio; lists = [start, end, label], as in doccano and
     spaCy."""
-    prefix: str = ""
-    """Prefix of the name of each added column."""
-    columns: bool = True
-    """Write the columns of the input too, before the predictions; false = only the predictions."""
-    on_bad_row: Literal["error", "skip"] = "error"
-    """Action for a row that cannot be used; error = stop before predicting; skip = leave its prediction empty, and
-    count it."""
-    max_rows: PositiveInt | None = None
-    """Predict only this many first rows; null = all."""
-    devices: PositiveInt | Literal["auto"] = 1
-    """Processes on this machine, one for each device; auto = all visible GPUs, 1 on a CPU; under torchrun, torchrun's
-    number counts."""
+
+    @classmethod
+    def of(cls, config: ConfigLike) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        return super().of({**config, "input": Input(**config["input"])})
+
+
+@dataclass(kw_only=True)
+class Encode(_Batches, _Head, _Rows, _Job):
+    """The validated configuration of `nlu.encode`."""
+
+    run: TrainedRun | None = None  # type: ignore[assignment]
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial; null = the
+    pretrained weights of `model`."""
+    model: Node | None = None
+    """Pretrained weights that encode, a choice of the group such as e5_small, or model=hf model.pretrained=PATH; null =
+    the run."""
+    prompt: str | None = None
+    """Text before each text; query and passage = those of the run (data.prompts) or of the weights; null = the one that
+    stands before every text, if any."""
+    normalize: bool | None = None
+    """Give vectors length 1; null = where the run compares cosines, or as the weights say, which is true if they do
+    not."""
+    precision: Node | None = None
+    """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training, or fp32."""
+    long: Literal["cut", "windows", "error"] | None = None
+    """What becomes of texts of more tokens than the model reads; windows = the mean of windows of the whole text; null
+    = data.long of training, or cut."""
 
     @classmethod
     def of(cls, config: ConfigLike) -> Self:

@@ -113,6 +113,9 @@ class Loader(ConfigLoaderImpl):
         del plain["hydra"]
         trust(plain)
         with open_dict(config), read_write(config):
+            # A choice of `model` brings the optimizer that trains it, which a command that only uses it lacks.
+            if "optimizer" not in schema_of(self.schema).keys and not isinstance(plain.get("optimizer", ""), str):
+                del config["optimizer"], plain["optimizer"]
             for key, value in with_defaults(plain, self.schema, unset=MISSING).items():
                 # Nodes are replaced only where a default was missing.
                 if key not in plain or value != plain[key]:

@@ -217,7 +217,7 @@ def profile_prediction(
     trained = load_trained(located)
     with found(config.rows, "auto", "rows") as file, progress.task("profiling"):
         predictor = Predictor(trained, ranks.device, batch_size=batch_size, owns=True)
-        work = work_of(asked, predictor, file)
+        work = work_of(asked, file, predictor)
         phases = phases_on(ranks.device)
         rows = iter(work.source.rows())
         first = list(islice(rows, config.warmup * batch_size))

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+import numpy as np
+
 from nlu.config.errors import DataError, UserError
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
 from nlu.data.windows import SIGNS, WINDOWS
 from nlu.data.workbook import cell_text
+from nlu.inference.text_vectors import VECTOR, VectorForm
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PREDICTION, PROBABILITY, Cell, Holds, Kind, SpanCell, SpanKind
 from nlu.runs.predictions import Record
@@ -30,6 +33,8 @@ class Columns:
     logits_hold: Holds = "numbers"
     in_windows: bool = False
     spans: str = "first_last"
+    form: VectorForm | None = None
+    """of the vector of each row; None: without"""
 
     @property
     def holds(self) -> dict[str, Holds]:
@@ -43,6 +48,8 @@ class Columns:
             found[LOGITS] = self.logits_hold
         if self.in_windows:
             found[WINDOWS] = "number"
+        if self.form is not None:
+            found[VECTOR] = cast(Holds, self.form.dtype)
         return {self.prefix + name: holds for name, holds in found.items()}
 
     def cells(self, values: Values, found: Record) -> dict[str, Cell]:
@@ -54,6 +61,8 @@ class Columns:
             cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
         if self.logits:
             cells[LOGITS] = found[LOGITS]
+        if self.form is not None:
+            cells[VECTOR] = found[VECTOR]
         cells |= {sign: found[sign] for sign in SIGNS if sign in found}
         return {self.prefix + name: cell for name, cell in cells.items()}
 
@@ -70,7 +79,32 @@ def _by_start(span: SpanCell, form: str) -> dict[str, object] | list[object]:
     )
 
 
-def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool, spans: str = "first_last") -> Columns:
+@dataclass(frozen=True)
+class VectorColumns:
+    """The only column of rows that are encoded."""
+
+    prefix: str
+    form: VectorForm
+    logits: bool = False
+
+    @property
+    def holds(self) -> dict[str, Holds]:
+        """The type of the column."""
+        return {self.prefix + VECTOR: cast(Holds, self.form.dtype)}
+
+    def cells(self, values: Values, found: Record) -> dict[str, Cell]:
+        """Return the cells of a row."""
+        return {self.prefix + VECTOR: found[VECTOR]}
+
+    def empty(self) -> dict[str, Cell]:
+        """Return the cells of a row that cannot be encoded."""
+        return dict.fromkeys(self.holds)
+
+
+def columns_of(
+    trained: Trained, *, prefix: str, scores: bool, logits: bool, spans: str = "first_last",
+    form: VectorForm | None = None,
+) -> Columns:  # fmt: skip
     """Return the columns that a run's predictions add; `spans` is how spans are written, a key of nlu.predict.
 
     Raises UserError if `scores` or `spans` asks for what the run does not predict, and for a run that cannot predict
@@ -84,7 +118,7 @@ def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool, spa
     # A tagged row has logits for each of its units.
     logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
     in_windows = trained.lengths.long == WINDOWS
-    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows, spans)
+    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows, spans, form)
 
 
 def require_predicting(trained: Trained) -> None:
@@ -99,6 +133,8 @@ def text_of(cell: Cell, separator: str, holds: Holds) -> str:
         return ""
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, np.ndarray):
+        return json_text(listed(cell))
     if isinstance(cell, list):
         # A label with the separator in its name would be read back as two, so such a list is written as JSON.
         if holds == "texts" and not any(separator in item for item in cell):
@@ -106,6 +142,14 @@ def text_of(cell: Cell, separator: str, holds: Holds) -> str:
         return json_text(cell)
     # The shortest text that reads back as the same float.
     return repr(cell)
+
+
+def listed(cell: Cell) -> Cell:
+    """Return a vector as a list of numbers, the shortest that read back as the same; any other cell as it is."""
+    if not isinstance(cell, np.ndarray) or cell.dtype.kind != "f":
+        return cell.tolist() if isinstance(cell, np.ndarray) else cell
+    digits = 9 if cell.dtype == np.float32 else 5
+    return [float(f"{number:.{digits}g}") for number in cell.tolist()]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from nlu.config.command_keys import STANDARD, Input
 from nlu.config.errors import DataError, UserError
@@ -22,7 +23,7 @@ from nlu.config.types import ConfigLike
 from nlu.data.dataset import find_file
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, USUAL_OF_TAGGING, usual_fields
-from nlu.data.layouts import Values
+from nlu.data.layouts import Layout, Values
 from nlu.data.lists_in_cells import applies
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, BadRows
@@ -32,7 +33,6 @@ from nlu.data.reading import HEADER_WORDS, SAMPLED_ROWS
 from nlu.data.targets.classes import NUMBER
 from nlu.inference.ranking import ROLES as OF_CANDIDATES
 from nlu.inference.ranking import reads_candidates
-from nlu.inference.trained import Trained
 from nlu.storage.locations import plain_name
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,22 @@ OTHERS = NAMES_OF_NUMBERS | HEADER_WORDS | {name.lower() for name in USUAL_LABEL
 TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES, USUAL_OF_TAGGING["tokens"])
 
 
-def values_of(trained: Trained, row: object, place: str, others: Iterable[str] = ()) -> Values:
+class Reads(Protocol):
+    """What reads rows: a trained run, or pretrained weights."""
+
+    @property
+    def layout(self) -> Layout:
+        """How a row becomes sequences."""
+
+    @property
+    def data(self) -> ConfigLike:
+        """The keys of data sets with which its own rows were read."""
+
+    def problem(self, values: Values) -> tuple[str, str] | None:
+        """Return the field of a row that cannot be read, and the rule that its value breaks, or None."""
+
+
+def values_of(trained: Reads, row: object, place: str, others: Iterable[str] = ()) -> Values:
     """Return the texts of a row by role, and the values of those roles in `others` that it has.
 
     `place` names the row in errors. Raises DataError if a text that the run reads is missing or cannot be used.
@@ -62,7 +77,7 @@ def values_of(trained: Trained, row: object, place: str, others: Iterable[str] =
         for role, name in _names_of(trained, others).items():
             if (known := next((one for one in (name, role) if one in row), None)) is not None:
                 values[role] = row[known]
-        columns = (trained.config.data.get("fields") or {}).get("label")
+        columns = (trained.data.get("fields") or {}).get("label")
         if isinstance(columns, list) and "label" in others and all(name in row for name in columns):
             wrong = next((name for name in columns if applies(row[name]) is None), None)
             require_none(None if wrong is None else (wrong, "is neither 0 nor 1"), dict(row), place)
@@ -77,12 +92,12 @@ def require_none(problem: tuple[str, str] | None, values: Values, place: str) ->
         raise DataError(f"{place}: {BadRow.of(0, role, values.get(role), rule).sentence}")
 
 
-def alternatives_of(trained: Trained) -> tuple[tuple[str, ...], ...]:
+def alternatives_of(trained: Reads) -> tuple[tuple[str, ...], ...]:
     """Return the alternative sets of roles of the texts that a run reads; a row needs all roles of one of them."""
     return trained.layout.alternatives
 
 
-def _by_role(trained: Trained, row: object, place: str) -> dict[str, object]:
+def _by_role(trained: Reads, row: object, place: str) -> dict[str, object]:
     alternatives = alternatives_of(trained)
     if isinstance(row, Mapping):
         return _of_fields(trained, row, place)
@@ -96,7 +111,7 @@ def _by_role(trained: Trained, row: object, place: str) -> dict[str, object]:
     raise DataError(f"{place} is {_kind(row)}, but the run reads {either(alternatives)}; give it these")
 
 
-def _of_fields(trained: Trained, row: Mapping[object, object], place: str) -> dict[str, object]:
+def _of_fields(trained: Reads, row: Mapping[object, object], place: str) -> dict[str, object]:
     alternatives = alternatives_of(trained)
     # As in nlu.predict, the run's own column names come before the names of roles.
     found = [
@@ -120,9 +135,9 @@ def _fits(role: str, value: object) -> bool:
     return isinstance(value, list | tuple) if role == "tokens" else isinstance(value, str)
 
 
-def _names_of(trained: Trained, roles: Iterable[str]) -> dict[str, str]:
+def _names_of(trained: Reads, roles: Iterable[str]) -> dict[str, str]:
     """Return the names of these roles in the run's own rows; a column that is given by its number has none."""
-    fields = trained.config.data.get("fields") or {}
+    fields = trained.data.get("fields") or {}
     return {role: name if isinstance(name := fields.get(role, role), str) else role for role in roles}
 
 
@@ -209,7 +224,7 @@ def bad_row(row: RowOfFile | BadRow, source: Originals, problem: Problem) -> Bad
     return BadRow.of(row.number, str(source.fields.get(role, role)), row.values.get(role), rule)
 
 
-def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
+def originals_for(trained: Reads, asked: Input, path: Path) -> Originals:
     """Return the rows of a file, read as `input` demands, and otherwise as the run read its own files.
 
     Raises DataError if the file lacks a column for a text that the run reads, or seems to name its columns although
@@ -217,7 +232,7 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
-    data = trained.config.data
+    data = trained.data
     file_format: str = asked.format
     own = data.get("train")
     if file_format == "auto" and isinstance(own, str) and Path(plain_name(own)).suffix == path.suffix:
@@ -270,16 +285,16 @@ def _own_format(data: ConfigLike) -> str:
     return own_format
 
 
-def _fields(trained: Trained, path: Path, file_format: str, dialect: Dialect) -> Fields:
+def _fields(trained: Reads, path: Path, file_format: str, dialect: Dialect) -> Fields:
     alternatives = _in_files(trained)
-    trained_on: Fields = trained.config.data.get("fields") or {}
+    trained_on: Fields = trained.data.get("fields") or {}
     try:
         names = column_names(path, file_format, dialect)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
 
     # A number means a column of the run's own tables, whose order fields by name need not have.
-    may_count = file_format in TABLES or file_format == _own_format(trained.config.data) == "parquet"
+    may_count = file_format in TABLES or file_format == _own_format(trained.data) == "parquet"
 
     def is_there(column: str | int | list[str], cells: list[str]) -> bool:
         return may_count and column < len(cells) if isinstance(column, int) else column in cells
@@ -318,9 +333,9 @@ def _fields(trained: Trained, path: Path, file_format: str, dialect: Dialect) ->
     )
 
 
-def _numbers(trained: Trained) -> bool:
+def _numbers(trained: Reads) -> bool:
     """Return whether the run was trained on columns by number."""
-    return any(isinstance(column, int) for column in (trained.config.data.get("fields") or {}).values())
+    return any(isinstance(column, int) for column in (trained.data.get("fields") or {}).values())
 
 
 def _by_name(names: Sequence[str], roles: Sequence[str], is_numbered: bool) -> Fields:
@@ -337,12 +352,12 @@ def _by_name(names: Sequence[str], roles: Sequence[str], is_numbered: bool) -> F
     return found
 
 
-def _in_files(trained: Trained) -> tuple[tuple[str, ...], ...]:
+def _in_files(trained: Reads) -> tuple[tuple[str, ...], ...]:
     """Return `alternatives_of`, and that of a file with a list of candidates in each row."""
     return (*alternatives_of(trained), *([OF_CANDIDATES] if reads_candidates(trained) else []))
 
 
-def _given(fields: Fields, trained: Trained) -> Fields:
+def _given(fields: Fields, trained: Reads) -> Fields:
     alternatives = _in_files(trained)
     for roles in alternatives:
         if set(roles) <= set(fields):
@@ -351,14 +366,14 @@ def _given(fields: Fields, trained: Trained) -> Fields:
 
 
 def _named(
-    trained: Trained, numbered: Mapping[str, int], path: Path, file_format: str, dialect: Dialect
+    trained: Reads, numbered: Mapping[str, int], path: Path, file_format: str, dialect: Dialect
 ) -> Fields | None:
     """Return the columns of a table by name if its first row names them, although those of the run are numbers; None if
     the numbers are right.
 
     Raises DataError with the argument to add if the first row seems to name columns, but not those of the texts.
     """
-    names, header = column_names(path, file_format, dialect), trained.config.data["header"]
+    names, header = column_names(path, file_format, dialect), trained.data["header"]
     whole: Fields = {str(number): number for number in range(len(names))}
     rows = (row for row in read_rows(path, file_format, whole, False, dialect=dialect) if isinstance(row, RowOfFile))
     cells = [[str(row.values[name]).strip() for name in whole] for row in islice(rows, SAMPLED_ROWS)]

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.config.sentences import counted
@@ -20,8 +22,18 @@ from nlu.data.dialect import PLAIN
 from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
 from nlu.data.windows import CUT
-from nlu.inference.cells import Columns, OutputFormat, PredictedRow, require_no_more, text_of, text_of_cell
-from nlu.metrics.kinds import Holds
+from nlu.inference.cells import (
+    Columns,
+    OutputFormat,
+    PredictedRow,
+    VectorColumns,
+    listed,
+    require_no_more,
+    text_of,
+    text_of_cell,
+)
+from nlu.inference.text_vectors import VECTOR
+from nlu.metrics.kinds import Cell, Holds
 from nlu.storage.files import json_text
 from nlu.storage.tables import TableTarget, is_table
 
@@ -30,14 +42,21 @@ if TYPE_CHECKING:
 
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
+NPY = ".npy"
 
 
-def output_of(path: str, source: Originals, columns: Columns, separator: str, *, keeps: bool = True) -> OutputFormat:
+def output_of(
+    path: str, source: Originals, columns: Columns | VectorColumns, separator: str, *, keeps: bool = True
+) -> OutputFormat:
     """Return the format of an output: by its suffix, or for standard output that of the input if possible.
 
     Without `keeps`, the output has only the predictions, not the columns of the input. Raises UserError for an unknown
     suffix, and if the input already has a column of the predictions.
     """
+    if Path(path).suffix.lower() == NPY:
+        if columns.form is None:
+            raise UserError(f"output is {path}, which holds vectors only; set vectors=true, or another suffix")
+        return Npy(columns.prefix + VECTOR, columns.form.dtype)
     chosen = _format_of(path, source, keeps=keeps)
     if not keeps:
         source = NoOriginals(source)
@@ -94,7 +113,7 @@ class _Joined:
 class _Table(_Joined):
     """csv or tsv."""
 
-    def __init__(self, source: Originals, columns: Columns, separator: str, chosen: str):
+    def __init__(self, source: Originals, columns: Columns | VectorColumns, separator: str, chosen: str):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
         self._is_kept = source.is_text and source.file_format == chosen
         self._line_end = source.line_end if self._is_kept else "\n"
@@ -159,7 +178,7 @@ class _Table(_Joined):
 class _Jsonl(_Joined):
     """One object per line."""
 
-    def __init__(self, source: Originals, columns: Columns, separator: str):
+    def __init__(self, source: Originals, columns: Columns | VectorColumns, separator: str):
         self._source, self._columns, self._separator = source, columns, separator
         self._is_kept = source.is_text and source.file_format in ("jsonl", "json")
 
@@ -174,7 +193,7 @@ class _Jsonl(_Joined):
             assert isinstance(row.original, str), "lines are kept as texts"
             return self._kept(row.original.strip(), row)
         record = self._source.record(row.original, row.place)
-        return json_text({**record, **row.cells}) + "\n"
+        return json_text({**record, **_listed(row)}) + "\n"
 
     def require_writable(self, original: Original, place: str) -> None:
         if self._is_kept:
@@ -198,7 +217,7 @@ class _Jsonl(_Joined):
         if not isinstance(record, dict):
             # Lines without an object stay as they are.
             return f"{text}\n"
-        added = json_text(row.cells)
+        added = json_text(_listed(row))
         # The text of the object stays as it was written: parsing and writing would change numbers such as 1.0e5, and
         # drop all but the last of equal keys.
         inside = text[1:-1].strip()
@@ -208,7 +227,7 @@ class _Jsonl(_Joined):
 class Parquet:
     """A parquet file. Its pieces are parquet files too."""
 
-    def __init__(self, source: Originals, columns: Columns):
+    def __init__(self, source: Originals, columns: Columns | VectorColumns):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -251,10 +270,40 @@ class Parquet:
                 writer.write_table(pq.read_table(path, schema=self._schema))
 
 
+class Npy:
+    """Vectors alone, as an array of numpy; (rows, width)."""
+
+    def __init__(self, column: str, dtype: str):
+        self._column, self._dtype = column, np.dtype("uint8" if dtype == "binary" else dtype)
+
+    def head(self) -> bytes:
+        return b""
+
+    def require_writable(self, original: Original, place: str) -> None:
+        """Do nothing: the columns of a row are not written."""
+
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
+        cells = [row.cells[self._column] for row in rows]
+        width = next((len(cell) for cell in cells if isinstance(cell, np.ndarray)), 0)
+        empty = np.full(width, np.nan if self._dtype.kind == "f" else 0, self._dtype)
+        file = io.BytesIO()
+        np.save(file, np.stack([cell if isinstance(cell, np.ndarray) else empty for cell in cells]))
+        return file.getvalue()
+
+    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
+        arrays = [np.load(path, mmap_mode="r") for path in pieces]
+        # A piece in which no row could be encoded has no width.
+        shape = sum(map(len, arrays)), max(array.shape[1] for array in arrays)
+        np.lib.format.write_array_header_1_0(file, {"descr": self._dtype.str, "fortran_order": False, "shape": shape})
+        for array in arrays:
+            fill = np.full(shape[1], np.nan if self._dtype.kind == "f" else 0, self._dtype)
+            file.write((np.asarray(array) if array.shape[1] else np.tile(fill, (len(array), 1))).tobytes())
+
+
 class TableRows(Parquet):
     """Rows of a table of MaxCompute, in the parquet file that is uploaded."""
 
-    def __init__(self, address: str, source: Originals, columns: Columns):
+    def __init__(self, address: str, source: Originals, columns: Columns | VectorColumns):
         super().__init__(source, columns)
         self._schema = TableTarget(address, "output").storable(self._schema)
 
@@ -268,6 +317,10 @@ class TableRows(Parquet):
         return {
             name: None if (cell := record.get(name)) is None else text_of_cell(cell) for name in self._source.columns
         }
+
+
+def _listed(row: PredictedRow) -> dict[str, Cell]:
+    return {name: listed(cell) for name, cell in row.cells.items()}
 
 
 def _arrow_type(holds: Holds) -> "pa.DataType":
@@ -286,4 +339,8 @@ def _arrow_type(holds: Holds) -> "pa.DataType":
         "spans by start": pa.list_(pa.struct(ends)),
         "lists of numbers": pa.list_(pa.list_(pa.float64())),
         "lists of texts": pa.list_(pa.string()),
+        "float32": pa.list_(pa.float32()),
+        "float16": pa.list_(pa.float16()),
+        "int8": pa.list_(pa.int8()),
+        "binary": pa.list_(pa.uint8()),
     }[holds]

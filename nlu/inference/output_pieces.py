@@ -15,6 +15,8 @@ from typing import BinaryIO, Protocol
 from nlu.config.command_keys import STANDARD
 from nlu.config.errors import UserError
 from nlu.config.sentences import counted
+from nlu.data.dataset import find_file
+from nlu.jobs.placement import placement
 from nlu.storage.access import stat
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
@@ -224,6 +226,18 @@ def pieces_of(output: str) -> Pieces:
         return TablePieces(TableTarget(output, "output"))
     place = parse_place(output, "output", writes=True)
     return Pieces(Path(output)) if place.is_local else ObjectPieces(place)
+
+
+def require_places(inputs: str | Sequence[str], output: str, jobs: int) -> None:
+    """Raise UserError for an input that is missing and an output that exists or cannot be written."""
+    pairs = pairs_of(inputs, output)
+    for path, _ in pairs:
+        if path != STANDARD:
+            find_file("input", path)
+    # Not with several ranks or jobs: one that starts late would find the pieces of the others.
+    if output != STANDARD and placement().kind == "alone" and jobs == 1:
+        for _, place in pairs:
+            pieces_of(place).require_place()
 
 
 def pairs_of(inputs: str | Sequence[str], output: str) -> list[tuple[str, str]]:

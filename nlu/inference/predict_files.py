@@ -9,13 +9,15 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from nlu.config.command_keys import STANDARD, Predict
+from nlu.config.command_keys import STANDARD, Encode, Predict
 from nlu.config.console import leave_output
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.sentences import counted
@@ -23,18 +25,22 @@ from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
 from nlu.data.examples import in_memory
 from nlu.data.fields import idle_keys
+from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals, Start
 from nlu.data.reader import BadRow, Row
+from nlu.data.store import EncodedRows
+from nlu.data.windows import Lengths
 from nlu.display.progress_bars import Bar, Progress
-from nlu.inference.cells import Columns, OutputFormat, PredictedRow, columns_of, require_predicting
+from nlu.inference.cells import Columns, OutputFormat, PredictedRow, VectorColumns, columns_of, require_predicting
 from nlu.inference.claimed import Claimed, Team, claimed, piece_names, require_shareable
 from nlu.inference.input_rows import bad_row, found, originals_for, require_usable
-from nlu.inference.locate import Located, digests_of
+from nlu.inference.locate import Located
 from nlu.inference.output_formats import output_of
 from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
 from nlu.inference.ranking import RankingKind, joined
 from nlu.inference.ranking import pairs_of as pairs_of_row
+from nlu.inference.text_vectors import VectorForm
 from nlu.inference.trained import load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
@@ -51,13 +57,49 @@ SLOWEST_BYTES_S = 1e6
 KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", *DIALECT_KEYS)}
 """the names of keys in errors of the readers of training rows, and their names in this command"""
 LISTED_CUT = 3
+Rows = TypeVar("Rows", Predict, Encode)
 Chunk = list[tuple[Row | BadRow, Original]]
+
+
+class Computes(Protocol):
+    """What adds something to rows, as `Predictor` does, whose methods these are."""
+
+    @property
+    def shown(self) -> str: ...
+    @property
+    def lengths(self) -> Lengths: ...
+    @property
+    def can_window(self) -> bool: ...
+    def settings(self) -> dict[str, object]: ...
+    def problem(self, values: Values) -> tuple[str, str] | None: ...
+    def encode(self, rows: Sequence[Values]) -> EncodedRows: ...
+    def predict(
+        self, encoded: EncodedRows, *, with_logits: bool = False, form: VectorForm | None = None,
+        advance: Callable[[int], None] = lambda rows: None,
+    ) -> list[dict[str, Any]]: ...  # fmt: skip
 
 
 def run_prediction(config: Predict, located: Located) -> int:
     """Predict all rows of the input; returns the exit status.
 
     Raises UserError for the user's mistakes.
+    """
+
+    def begin(ranks: Ranks) -> Callable[[Predict, Path], Work]:
+        trained = load_trained(located, precision=config.precision, long=config.long)
+        # Before any row is looked at: a run that predicts none may read no rows of this kind.
+        require_predicting(trained)
+        predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True, compile=config.compile)
+        return partial(work_of, predictor=predictor)
+
+    return over_files(config, begin)
+
+
+def over_files(config: Rows, begin: Callable[[Ranks], Callable[[Rows, Path], "Work"]]) -> int:
+    """Do the work of every file of the input; returns the exit status.
+
+    `begin` loads what computes rows, and returns the function that makes the work of a file. Raises UserError for the
+    user's mistakes.
     """
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
@@ -70,17 +112,14 @@ def run_prediction(config: Predict, located: Located) -> int:
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
-        trained = load_trained(located, precision=config.precision, long=config.long)
-        # Before any row is looked at: a run that predicts none may read no rows of this kind.
-        require_predicting(trained)
-        predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True, compile=config.compile)
+        make = begin(ranks)
         with ExitStack() as held, keys_called(KEYS):
             works = []
             # All rows of all files are read before the first one is predicted.
             for name, output in pairs:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
-                works.append(work_of(own, predictor, path))
+                works.append(make(own, path))
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
@@ -94,29 +133,42 @@ def run_prediction(config: Predict, located: Located) -> int:
     return 0
 
 
-def work_of(config: Predict, predictor: Predictor, path: Path) -> "Work":
+def work_of(config: Predict, path: Path, predictor: Predictor) -> "Work":
     """Return the work of a file. Raises UserError for the user's mistakes."""
-    trained = predictor.trained
+    trained, form = predictor.trained, None
     source = originals_for(trained, config.input, path)
-    columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans)
+    if config.vectors:
+        if trained.layout.name == "sides":
+            raise UserError(
+                "vectors is true, but this run encodes the two texts of a row apart; encode each of them by python -m "
+                "nlu.encode with input.fields={text: COLUMN}"
+            )
+        form = VectorForm(config.dims, False, config.dtype)
+    elif config.dims is not None or config.dtype != "float32":
+        raise UserError("dims and dtype are of vectors, but vectors is false; set vectors=true, or leave them out")
+    columns = columns_of(
+        trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans, form=form
+    )
     if "candidates" in source.fields:
-        if config.logits:
-            raise UserError(f"logits is true, but rows of {path} have candidates, not logits; leave out logits")
+        if config.logits or form is not None:
+            raise UserError(f"logits or vectors is true, but rows of {path} have candidates; leave out both")
         columns = replace(columns, kind=RankingKind())
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
-    return Work(predictor, source, columns, output, config)
+    return Work(predictor, source, columns, output, config, label_separator)
 
 
 @dataclass
 class Work:
     """Predicts a file chunk by chunk, and counts its rows."""
 
-    predictor: Predictor
+    predictor: Computes
     source: Originals
-    columns: Columns
+    columns: Columns | VectorColumns
     output: OutputFormat
-    config: Predict
+    config: Predict | Encode
+    separator: str = "|"
+    """of several labels in a cell"""
     rows: int = 0
     starts: list[Start | None] = field(default_factory=list)
     """with several jobs: the place of each chunk in the file; None: all rows before it must be read"""
@@ -168,7 +220,7 @@ class Work:
     def plan(self) -> None:
         """With compile=true, choose the shapes of batches by the first rows, whatever was predicted before a kill."""
         predictor = self.predictor
-        if predictor.compiled is None or predictor.compiled.scored.shapes:
+        if not isinstance(predictor, Predictor) or predictor.compiled is None or predictor.compiled.scored.shapes:
             return
         if first := next(filter(None, map(self._usable, self._chunks())), None):
             encoded = predictor.encode([pair for _, row in first for pair in pairs_of_row(row.values)])
@@ -176,10 +228,8 @@ class Work:
 
     def run(self, ranks: Ranks) -> None:
         """Predict all rows and write them. All ranks must call it."""
-        trained = self.predictor.trained
         where = f"{ranks.world_size} x {ranks.device.type}"
-        own, checkpoint = trained.located.run_dir, trained.located.checkpoint.name
-        log.info("run %s, checkpoint %s; %s on %s", own, checkpoint, counted(self.rows, "row"), where)
+        log.info("%s; %s on %s", self.predictor.shown, counted(self.rows, "row"), where)
         self.began_s = time.monotonic()
         with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self.bar:
             if self.config.output == STANDARD:
@@ -243,11 +293,10 @@ class Work:
         if self.empty:
             log.warning("no prediction for %s that cannot be used%s", counted(self.empty, "row"), whose)
         if self.cut:
-            trained, first = self.predictor.trained, ", ".join(map(str, self.first_cut))
-            first += ", ..." if self.cut > LISTED_CUT else ""
-            remedy = "; long=windows reads such rows whole" if trained.can_window else ""
+            first = ", ".join(map(str, self.first_cut)) + (", ..." if self.cut > LISTED_CUT else "")
+            remedy = "; long=windows reads such rows whole" if self.predictor.can_window else ""
             what = f"{counted(self.cut, 'row')}{whose} ({self.source.path}:{first})"
-            log.info("cut to data.max_len, %d tokens: %s%s", trained.lengths.max_len, what, remedy)
+            log.info("cut to data.max_len, %d tokens: %s%s", self.predictor.lengths.max_len, what, remedy)
         if self.is_output_closed:
             log.info("standard output was closed before %s were written", counted(rows, "row"))
             return
@@ -277,7 +326,10 @@ class Work:
             numbered = [(row.number, pair) for _, row in usable for pair in pairs_of_row(row.values)]
             encoded = self.predictor.encode([pair for _, pair in numbered])
             found = self.predictor.predict(
-                encoded, with_logits=self.config.logits, advance=lambda rows: self.bar.advance(0 if ranks else rows)
+                encoded,
+                with_logits=self.columns.logits,
+                form=self.columns.form,
+                advance=lambda rows: self.bar.advance(0 if ranks else rows),
             )
             for (place, row), one in zip(usable, joined([row.values for _, row in usable], found), strict=True):
                 cells[place] = self.columns.cells(row.values, one)
@@ -307,17 +359,12 @@ class Work:
 
     def _plan(self) -> dict[str, object]:
         """Return everything that determines the bytes of the output."""
-        trained, config = self.predictor.trained, self.config
-        compiled = self.predictor.compiled
+        config = self.config
+        form = {} if self.columns.form is None else {"vectors": asdict(self.columns.form)}
         return {
-            # Weights, their moving average, labels and tokenizer.
-            "checkpoint": digests_of(trained.located.checkpoint),
-            "decided": trained.decided,
-            # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
-            "device": self.predictor.device.type,
-            "max_len": trained.config.data["max_len"],
-            **({"long": settings} if (settings := trained.lengths.settings()) else {}),
-            "separator": trained.config.data.get("label_separator"),
+            **self.predictor.settings(),
+            **form,
+            "separator": self.separator,
             "input": file_digest(self.source.path),
             "reading": [
                 self.source.file_format,
@@ -329,7 +376,5 @@ class Work:
             "input columns": config.columns,
             "on_bad_row": config.on_bad_row,
             "max_rows": config.max_rows,
-            "precision": trained.config.precision,
             "chunk_rows": CHUNK_ROWS,
-            **({} if compiled is None else {"compile": [list(astuple(shape)) for shape in compiled.scored.shapes]}),
         }

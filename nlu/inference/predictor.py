@@ -5,6 +5,7 @@ Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from nlu.data.collate import Batch
 from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.store import EncodedRows
+from nlu.data.windows import Lengths
 from nlu.inference.cells import LOGITS, require_predicting
 from nlu.inference.compiling import choose_shapes, compiled_for
 from nlu.inference.in_batches import InBatches
 from nlu.inference.int8.precision import Int8
+from nlu.inference.locate import digests_of
 from nlu.inference.ranking import problem_of
 from nlu.inference.self_check import warn_of_batches
-from nlu.inference.text_vectors import TextVectors, prompts_of_run
+from nlu.inference.text_vectors import TextVectors, VectorForm, prompts_of_run
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.exact_linear import Linear
@@ -66,6 +69,36 @@ class Predictor:
         )  # fmt: skip
         warn_of_batches(trained.model, self.precision, device)
 
+    @property
+    def lengths(self) -> Lengths:
+        """What becomes of rows that are longer than its sequences."""
+        return self.trained.lengths
+
+    @property
+    def can_window(self) -> bool:
+        """Whether a row is one text, which can be read in windows."""
+        return self.trained.can_window
+
+    @property
+    def shown(self) -> str:
+        """What predicts, in words."""
+        return f"run {self.trained.located.run_dir}, checkpoint {self.trained.located.checkpoint.name}"
+
+    def settings(self) -> dict[str, object]:
+        """Return everything that determines predictions of rows, as JSON."""
+        trained, shapes = self.trained, [] if self.compiled is None else self.compiled.scored.shapes
+        return {
+            # Weights, their moving average, labels and tokenizer.
+            "checkpoint": digests_of(trained.located.checkpoint),
+            "decided": trained.decided,
+            # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
+            "device": self.device.type,
+            "max_len": trained.lengths.max_len,
+            **({"long": settings} if (settings := trained.lengths.settings()) else {}),
+            "precision": trained.config.precision,
+            **({} if self.compiled is None else {"compile": [list(astuple(shape)) for shape in shapes]}),
+        }
+
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
         return problem_of(self.trained, values)
@@ -101,11 +134,13 @@ class Predictor:
             choose_shapes(self.compiled, [part], self.batch_size, self.trained.lengths.max_len, ranks)
 
     def predict(
-        self, encoded: EncodedRows, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
-    ) -> list[dict[str, Any]]:
+        self, encoded: EncodedRows, *, with_logits: bool = False, form: VectorForm | None = None,
+        advance: Callable[[int], None] = lambda rows: None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Return the prediction for each row, in order, like the records in predictions/ without their labels.
 
-        With `with_logits` each also has its `logits`: a list, or for a tagged row one for each unit.
+        With `with_logits` each also has its `logits`: a list, or for a tagged row one for each unit; with `form`, the
+        `vector` that the head reads.
         """
         part = in_memory(encoded, self.trained.layout)
         self.plan(part)
@@ -121,6 +156,9 @@ class Predictor:
         for one, sign in zip(found, self.trained.lengths.signs(encoded), strict=True):
             one |= sign
         warn_of_not_finite(bad, len(part))
+        if form is not None:
+            for one, vector in zip(found, form.of(self.text_vectors, encoded, self.trained.layout), strict=True):
+                one |= vector
         return found
 
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:

@@ -22,9 +22,9 @@ class RankingKind(ScoreKind):
         return {name: found[name] for name in self.columns}
 
 
-def reads_candidates(trained: Trained) -> bool:
-    """Return whether a run ranks candidates."""
-    return isinstance(trained.kind, ScoreKind)
+def reads_candidates(reader: object) -> bool:
+    """Return whether it is a run that ranks candidates."""
+    return isinstance(getattr(reader, "kind", None), ScoreKind)
 
 
 def pairs_of(values: Values) -> list[Values]:

@@ -5,6 +5,7 @@ Axes: N texts, S sequences, B rows of a batch, D width.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from nlu.training.precision import NumberFormat
 QUERY, PASSAGE = "query", "passage"
 NAMES = {QUERY: QUERY, PASSAGE: PASSAGE, "document": PASSAGE}
 """the prompt that each name stands for; sentence-transformers calls passages documents"""
-DTYPES = ("float32", "float16", "int8", "binary")
+VECTOR = "vector"
+"""the name of a vector in the record of its row"""
 INT8_SCALE = 127
 """of numbers from -1 to 1"""
 
@@ -79,11 +81,12 @@ class TextVectors:
 
     def __init__(
         self, model: TaskModel, tokenizer: Tokenizer, lengths: Lengths, precision: NumberFormat, batches: InBatches,
-        prompts: Prompts, *, normalizes: bool,
+        prompts: Prompts, *, normalizes: bool, files: Sequence[Path] = (),
     ):  # fmt: skip
-        """`model` is on the device and not training; `normalizes`: whether its vectors are compared by cosines."""
+        """`model` is on the device and not training; `normalizes`: whether its vectors are compared by cosines;
+        `files`: of pretrained weights, what determines vectors."""
         self.model, self.tokenizer, self.lengths, self.precision = model, tokenizer, lengths, precision
-        self._batches, self.prompts, self.normalizes = batches, prompts, normalizes
+        self._batches, self.prompts, self.normalizes, self.files = batches, prompts, normalizes, files
 
     @property
     def device(self) -> torch.device:
@@ -186,8 +189,32 @@ class TextVectors:
         return of_windows(means_SD.index_select(0, batch.sequences_KB[0]), batch.windows_B)
 
 
+@dataclass(frozen=True)
+class VectorForm:
+    """How vectors are written."""
+
+    dims: int | None
+    normalize: bool
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype == "int8" and not self.normalize:
+            raise UserError(
+                "dtype is int8, which holds numbers from -1 to 1, but vectors have any length; set normalize=true, "
+                "choose dtype=float16, or encode by a model that compares cosines"
+            )
+
+    def of(
+        self, vectors: TextVectors, encoded: EncodedRows, layout: Layout | None = None,
+        advance: Callable[[int], None] = lambda rows: None,
+    ) -> list[dict[str, np.ndarray]]:  # fmt: skip
+        """Return the vector of each encoded row, as a record of it."""
+        found_ND = vectors.of(encoded, layout, dims=self.dims, normalize=self.normalize, advance=advance)
+        return [{VECTOR: vector} for vector in in_type(found_ND, self.dtype)]
+
+
 def in_type(vectors_ND: np.ndarray, dtype: str) -> np.ndarray:
-    """Return vectors as numbers of a type of DTYPES.
+    """Return vectors as numbers of a type.
 
     int8: each number, from -1 to 1, times 127, rounded. binary: a bit for each number, 1 if it is positive, the first
     one as the highest bit of the first byte; (N, D / 8), uint8. sentence-transformers calls that ubinary.

@@ -16,6 +16,7 @@ from nlu.config.choices import node_of, target_of
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
+from nlu.config.types import ConfigLike
 from nlu.data.fields import IN_WINDOWS
 from nlu.data.layouts import LAYOUTS, Layout, Problem, Values
 from nlu.data.mixture import own_sets
@@ -57,6 +58,11 @@ class Trained:
     @property
     def labels(self) -> list[str]:
         return self.target.names
+
+    @property
+    def data(self) -> ConfigLike:
+        """The keys with which its own rows were read."""
+        return self.config.data
 
     @cached_property
     def lengths(self) -> Lengths:

@@ -87,7 +87,12 @@ def vectors_by(
     by_folder = is_sentence_folder(source) and model.get("pooling") is None
     normalizes = after_encoder(source, None, None).normalizes if by_folder else True
     own = Lengths(max_len, long or "cut")
-    return TextVectors(whole, tokenizer, own, form, InBatches(device, batch_size), prompts, normalizes=normalizes)
+    # A TF1 checkpoint is the prefix of several files.
+    beside = [*source.weights.parent.glob(f"{source.weights.name}*"), source.folder / "tokenizer.json"]
+    return TextVectors(
+        whole, tokenizer, own, form, InBatches(device, batch_size), prompts, normalizes=normalizes,
+        files=sorted(path for path in beside if path.is_file()),
+    )  # fmt: skip
 
 
 def model_for(reference: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.sentences import joined_tokens
@@ -22,11 +22,15 @@ from nlu.config.types import ConfigLike
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Holds = Literal[
-    "text", "number", "texts", "numbers", "spans", "spans by start", "lists", "lists of numbers", "lists of texts"
-]
-"""what the cells of a column hold"""
-Cell = str | float | list[Any] | None
+    "text", "number", "texts", "numbers", "spans", "spans by start", "lists", "lists of numbers",
+    "lists of texts",     "float32", "float16", "int8", "binary",
+]  # fmt: skip
+"""what the cells of a column hold; the last ones are vectors of such numbers"""
+Cell: TypeAlias = "str | float | list[Any] | np.ndarray | None"
 
 
 class SpanCell(TypedDict):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from nlu.commands import encode as encoding
 from nlu.commands import evaluate as evaluating
 from nlu.commands import export as exporting_command
 from nlu.commands import predict as predicting
@@ -26,6 +27,11 @@ def trained(kind: Kind, folder: Path, *overrides: str) -> Path:
 def predict(*overrides: str, status: int = 0) -> None:
     """Do what `python -m nlu.predict` does with these overrides, and assert its exit status."""
     of_composed(predicting.main, "predict", "device=cpu", *overrides, status=status)
+
+
+def encode(*overrides: str, status: int = 0) -> None:
+    """Do the same of `python -m nlu.encode`."""
+    of_composed(encoding.main, "encode", "device=cpu", *overrides, status=status)
 
 
 def evaluate(*overrides: str, status: int = 0) -> None:
