@@ -52,6 +52,9 @@ def write_files(folder: Path) -> None:
     )
     write("intents.csv", ["text,label", *(f"please {label},{label}" for label in ("book", "play", "oos") * 8)])
     write("questions.csv", ["first,second,same", *(f"{first},{second},{same}" for first, second, same in pairs)])
+    ranked = [{"text_a": texts[n], "candidates": texts[n : n + 3], "label": [1, 0, 0]} for n in range(ROWS - 3)]
+    write_objects("candidates.jsonl", [dict(row) for row in ranked])
+    write_objects("scored.jsonl", [{"text_a": a, "text_b": b, "score": n - 0.5} for a, b, n in pairs])
     write("answers.csv", ["question,answer", *(f"{first},{second}" for first, second, _ in pairs)])
     spans = [{"text": f"Ann is {number}", "spans": {"person": {"Ann": [[0, 2]]}}} for number in range(ROWS)]
     write_objects("spans.jsonl", [dict(item) for item in spans])

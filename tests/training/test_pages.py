@@ -71,6 +71,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("run", "mine", "again", "a", "b"):
         seed = f"seed={2 if name == 'b' else 1}"
         run(folder, "model=bert_tiny", *small, *RUN, *SHORT, seed, f"hydra.run.dir=outputs/{name}")
+    ranking = ("task=rerank", "data=files", "data.train=candidates.jsonl", "hydra.run.dir=outputs/reranker")
+    run(folder, "model=bert_tiny", *small, *SHORT, *ranking)
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, "folds=2", "hydra.run.dir=outputs/folds")
     search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweep.dir=outputs/search", "hydra.sweeper.n_trials=2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
