@@ -25,7 +25,7 @@ from typing import Any
 
 from inputs import composed
 
-TEST_ROWS = 1000
+TEST_ROWS = 600
 POOLING = {"simbert_tiny": "cls", "e5_small": "mean"}
 SETFIT = """
 import json, sys, time
@@ -113,7 +113,7 @@ def main() -> None:
             name, model, count = compared.split(":")
             pool, test = rows_of(name)
             results: dict[str, list[tuple[float, float]]] = defaultdict(list)
-            for seed in range(1, given.draws + 1):
+            for seed in range(given.draws + 1):
                 folder = Path(scratch, f"{compared.replace(':', '-')}-{seed}")
                 job = {"model": model, "train": drawn(pool, int(count), seed), "test": test, "seed": seed}
                 job |= {"pooling": POOLING[model], "max_steps": given.max_steps, "out": str(folder / "setfit")}
@@ -127,6 +127,10 @@ def main() -> None:
                 peer.stdin.flush()
                 said = next(line for line in peer.stdout if line.startswith("RESULT "))
                 results["setfit"].append(json.loads(said.removeprefix("RESULT ")))
+                if not seed:
+                    # What each side imports and prepares with its first model.
+                    results.clear()
+                    continue
                 print(compared, seed, {side: found[-1] for side, found in results.items()}, flush=True)
             for side, found in results.items():
                 accuracies, seconds = zip(*found, strict=True)

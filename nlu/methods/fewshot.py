@@ -84,7 +84,18 @@ class FewShot(Frozen):
 
     def __init__(self, keys: schemas.FewShot):
         super().__init__(keys)
-        self.temperature = keys.temperature
+        self.temperature, self.freeze_words = keys.temperature, keys.freeze_words
+
+    def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
+        super().prepare(model, context)
+        if self.freeze_words:
+            model.backbone.words.weight.requires_grad_(False)
+        if not any(each.requires_grad for name, each in model.named_parameters() if name.startswith("backbone.")):
+            raise UserError(
+                f"model is {type(model.backbone).__name__}, of which method=fewshot trains nothing with "
+                "method.freeze_words=true; set that to false, or method=frozen"
+            )
+        return None
 
     def weights(self, task: Task) -> dict[str, float]:
         return {CONTRASTIVE: 1.0}

@@ -36,6 +36,9 @@ class FewShot(Frozen):
 
     temperature: PositiveFloat = 0.1
     """Divisor of the cosines of two texts; lower = the nearest texts of other classes count more."""
+    freeze_words: bool = True
+    """Leave the word vectors as they are, of which few rows show few; false = train them too, as for an encoder without
+    weights."""
 
 
 @dataclass(kw_only=True)

@@ -127,16 +127,17 @@ def test_two_processes_fit_the_head_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "row", "said"),
+    ("kind", "said"),
     [
-        (("task=regress",), number, "the target is number"),
-        (("head=mlp",), classes, "head=linear"),
-        (("loss=bce",), classes, "set loss=cross_entropy"),
+        (Kind(("task=regress",), number), "the target is number"),
+        (Kind(("head=mlp",), classes), "head=linear"),
+        (Kind(("loss=bce",), classes), "set loss=cross_entropy"),
+        (Kind((), classes, ("model=static", "model.embedding_size=8")), "set that to false"),
     ],
 )
-def test_a_run_whose_head_cannot_be_fitted_is_refused(options, row, said, tmp_path, capsys):
-    overrides = Kind(("method=fewshot", *options), row).overrides(tmp_path / "rows")
-    train(*overrides, f"hydra.run.dir={tmp_path}/run", status=2)
+def test_a_run_whose_head_cannot_be_fitted_is_refused(kind, said, tmp_path, capsys):
+    overrides = kind.overrides(tmp_path / "rows")
+    train(*overrides, "method=fewshot", f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err and not Path(tmp_path, "run").exists()
 
 
