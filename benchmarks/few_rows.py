@@ -119,10 +119,12 @@ def main() -> None:
                 job |= {"pooling": POOLING[model], "max_steps": given.max_steps, "out": str(folder / "setfit")}
                 for method in ("frozen", "fewshot"):
                     results[method].append(native(job, folder / method, method))
-                # The weights that the frozen run has kept.
-                job["weights"] = str(folder / "weights")
-                export = ["-m", "nlu.export", f"run={folder / 'frozen'}", "format=huggingface", f"out={job['weights']}"]
-                subprocess.run([sys.executable, *export], check=True, capture_output=True)
+                if not seed:
+                    # The weights that a frozen run has kept are those that all runs begin with.
+                    weights = str(folder / "weights")
+                    export = ["-m", "nlu.export", f"run={folder / 'frozen'}", "format=huggingface", f"out={weights}"]
+                    subprocess.run([sys.executable, *export], check=True, capture_output=True)
+                job["weights"] = weights
                 peer.stdin.write(json.dumps(job) + "\n")
                 peer.stdin.flush()
                 said = next(line for line in peer.stdout if line.startswith("RESULT "))
