@@ -11,6 +11,8 @@ NLU_SERVE_TOKEN=... python -m nlu.serve run=outputs/mine host=0.0.0.0    for oth
 
 POST /predict    {"rows": [{"text": "..."}], "scores": false, "logits": false}; answers {"rows": [{"prediction": ...}]}
 POST /explain    {"row": {"text": "..."}, "label": null, "span": null}; how much each token adds to the score
+POST /encode     {"texts": ["..."], "prompt": null, "dims": null}; answers {"vectors": [[0.1, ...]]}
+POST /similar    {"query": "...", "candidates": ["..."]}, best first, or {"pairs": [["...", "..."]]}; cosines
 GET /labels /health /metrics /openapi.json
 """
 

@@ -143,10 +143,14 @@ class TextVectors:
         lengths = replace(self.lengths, prompts={"text": prompt} if prompt else {})
         return lengths.encode(self.layout, self.tokenizer, rows)
 
-    def require_dims(self, dims: int | None, width: int) -> None:
-        """Raise UserError if vectors of this width have fewer numbers."""
-        if dims is not None and not 1 <= dims <= width:
+    def shaped(self, vectors_ND: np.ndarray, dims: int | None, normalize: bool) -> np.ndarray:
+        """Return vectors that `of` gave whole, as it gives them with `dims` and `normalize`."""
+        return self._shaped(torch.from_numpy(vectors_ND), dims, normalize).numpy()
+
+    def _shaped(self, vectors_ND: Tensor, dims: int | None, normalize: bool) -> Tensor:
+        if dims is not None and not 1 <= dims <= (width := vectors_ND.shape[1]):
             raise UserError(f"dims is {dims}, but vectors of this model have {width} numbers; set dims to at most that")
+        return F.normalize(vectors_ND[:, :dims], dim=1) if normalize else vectors_ND[:, :dims]
 
     @torch.inference_mode()
     def of(
@@ -163,9 +167,7 @@ class TextVectors:
         def vectors_of(batch: Batch) -> np.ndarray:
             with self.precision.autocast(self.device):
                 vectors_BD = self._vectors(batch.to(self.device)).float()
-            self.require_dims(dims, vectors_BD.shape[1])
-            vectors_BD = vectors_BD[:, :dims]
-            return to_host(F.normalize(vectors_BD, dim=1) if normalize else vectors_BD)
+            return to_host(self._shaped(vectors_BD, dims, normalize))
 
         found_ND: np.ndarray | None = None
         for batch, vectors_BD in self._batches.of(part, vectors_of):

@@ -14,16 +14,29 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from nlu.config.sentences import counted
 from nlu.data.layouts import Values
-from nlu.inference.mixed import Mix
-from nlu.inference.predictor import Predictor
 
 log = logging.getLogger(__name__)
 
 Found = dict[str, Any]
+
+
+class Model(Protocol):
+    """What computes rows; rows of one and the same model share batches."""
+
+    def encode(self, rows: Sequence[Values]) -> Any:
+        """Return the tokens of rows, which must be valid."""
+
+    def predict(self, encoded: Any, *, with_logits: bool = False) -> list[Found]:
+        """Return a record for each row."""
+
+    def try_out(self) -> None:
+        """Compute a simple row."""
+
+
 Parts = Generator[None, None, object]
 """a longer task: a generator that yields between its parts, and returns its result"""
 MOST_LONG = 16
@@ -40,7 +53,7 @@ class Busy(Exception):
 class _Request:
     """The rows of a request, which are answered together."""
 
-    predictor: Predictor | Mix
+    predictor: Model
     values: Sequence[Values]
     with_logits: bool
     answer: "Future[list[Found]]" = field(default_factory=Future)
@@ -109,9 +122,7 @@ class Batcher:
         """Whether the thread of the model runs and can compute rows."""
         return self._thread.is_alive() and not self._is_broken
 
-    def submit(
-        self, predictor: Predictor | Mix, values: Sequence[Values], *, with_logits: bool = False
-    ) -> "Future[list[Found]]":
+    def submit(self, predictor: Model, values: Sequence[Values], *, with_logits: bool = False) -> "Future[list[Found]]":
         """Predict rows; the result has the order of the rows.
 
         Cancelling the future skips rows that are not computed yet. Raises Busy if too many rows wait.
@@ -238,7 +249,7 @@ class Batcher:
             self._begun = None
 
 
-def _works(predictor: Predictor | Mix) -> bool:
+def _works(predictor: Model) -> bool:
     """Return whether a simple row can be computed, after another row has failed."""
     try:
         predictor.try_out()

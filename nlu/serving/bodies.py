@@ -52,10 +52,7 @@ class PredictBody(BaseModel):
 
     def values(self, trained: Trained, limits: Serve) -> list[Values]:
         """Return the texts of the rows by role. Raises Refused, and UserError for a row that cannot be used."""
-        if len(self.rows) > limits.max_rows:
-            raise Refused(
-                422, f"rows has {len(self.rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
-            )
+        require_few_rows(len(self.rows), "rows", limits)
         return [_values(trained, row, f"row {number}", limits) for number, row in enumerate(self.rows, 1)]
 
 
@@ -78,12 +75,23 @@ class ExplainBody(BaseModel):
 
 def _values(trained: Trained, row: object, place: str, limits: Serve) -> Values:
     values = values_of(trained, row, place)
+    require_few_characters(values, place, limits)
+    return values
+
+
+def require_few_rows(count: int, what: str, limits: Serve) -> None:
+    """Raise Refused for more rows than a request may have."""
+    if count > limits.max_rows:
+        raise Refused(422, f"{what} has {count:,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer")
+
+
+def require_few_characters(values: Values, place: str, limits: Serve) -> None:
+    """Raise Refused for longer texts than a row may have."""
     if (count := sum(map(_characters, values.values()))) > limits.max_characters:
         raise Refused(
             422,
             f"{place} has {count:,} characters, but max_characters of this server is {limits.max_characters:,}; cut it",
         )
-    return values
 
 
 def _characters(value: str | Sequence[str]) -> int:

@@ -49,6 +49,7 @@ class Served:
             "fields": [list(roles) for roles in alternatives_of(trained)],
             "columns": {role: name for role, name in fields.items() if isinstance(name, str)},
             "max_len": trained.lengths.max_len,
+            "compares": trained.layout.name == "sides",
             "long": trained.lengths.long,
         }
 

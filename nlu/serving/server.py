@@ -1,6 +1,6 @@
 """The server of a run: the process with its start, signals and end, and its routes.
 
-The routes are predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json.
+The routes are predictions, explanations, vectors, health, metrics for Prometheus, a page, and /openapi.json.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from nlu.serving.bodies import GONE, ExplainBody, PredictBody, Refused, sentence
 from nlu.serving.listener import BACKLOG, LOOPBACK, TOKEN
 from nlu.serving.runs import Runs
 from nlu.serving.served import Served
+from nlu.serving.vectors import VectorRoutes
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ class Application:
         app.router.route_class = Route
         app.post("/predict", summary="Predict rows, each independent of the others")(self.predict)
         app.post("/explain", summary="How much each token of a row adds to its score")(self.explain)
+        VectorRoutes(self).add(app)
         app.get("/labels", summary="What the run predicts, and the fields of a row")(self.labels)
         app.get("/health", summary="Whether the server answers, and by which checkpoint")(self.health)
         app.get("/metrics", summary="Counts and times, for Prometheus")(self.metrics)
@@ -160,7 +162,7 @@ class Application:
         served = runs.of(asked.run)
         columns, values = asked.columns(served.trained), asked.values(served.trained, self.config)
         self.measures.add("reading", time.perf_counter() - request.state.read_s)
-        found = await self._result(
+        found = await self.result(
             lambda: self.batcher.submit(*runs.computing(asked.run, values), with_logits=asked.logits), request
         )
         self.measures.rows.inc(len(found))
@@ -174,7 +176,7 @@ class Application:
         values = asked.values(served.trained, self.config)
         span = None if asked.span is None else (asked.span[0], asked.span[1])
         parts = _explained(served, values, asked.label, span)
-        return JSONResponse(await self._result(lambda: self.batcher.submit_long(parts), request))
+        return JSONResponse(await self.result(lambda: self.batcher.submit_long(parts), request))
 
     async def labels(self) -> Response:
         return JSONResponse(self.runs.of_each(Served.about, "runs"))
@@ -266,7 +268,7 @@ class Application:
         if self._token and not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise Refused(401, f"the token is missing or wrong; send Authorization: Bearer, with {TOKEN} of the server")
 
-    async def _result(self, submit: Callable[[], Future[T]], request: Request) -> T:
+    async def result(self, submit: Callable[[], Future[T]], request: Request) -> T:
         """Return the result of the thread of the model.
 
         Raises Refused if too much waits, if it takes too long, or if the client has disconnected.
@@ -377,7 +379,7 @@ def _log_start(runs: Runs, listener: socket.socket) -> None:
         located = served.trained.located
         log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, served.predictor.device)
     fields = f"rows of {', '.join(runs.served)}" if runs.mix else either(alternatives_of(served.trained))
-    paths = "POST /predict, GET /labels, /health, /metrics, /openapi.json"
+    paths = "POST /predict, /encode, /similar, GET /labels, /health, /metrics, /openapi.json"
     log.info("http://%s:%d/ takes %s; %s", address, port, fields, paths)
 
 

@@ -12,9 +12,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nlu
@@ -59,6 +61,40 @@ def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
         said, _, example = refused["detail"].partition("; GET /openapi.json has the keys, and a row is ")
         assert (status, said) == (422, "body.rows: Input should be a valid list")
         assert server.ask("/predict", {"rows": [json.loads(example)]})[0] == 200
+
+
+def test_texts_have_the_vectors_of_the_run_and_candidates_are_ranked_by_them(tmp_path: Path) -> None:
+    kind = replace(
+        TASKS["retrieve"], options=(*TASKS["retrieve"].options, "data.prompts={text_a: 'd e ', text_b: 'f '}")
+    )
+    run = trained(kind, tmp_path)
+    loaded, texts = nlu.load(run, device="cpu"), ["a b", "c", "d a b", "c", "g h a"]
+    with serving(run, "batch_size=2", "max_rows=6", "max_characters=40") as server:
+        for prompt, dims in (("query", None), ("passage", 3)):
+            status, answer = server.ask("/encode", {"texts": texts, "prompt": prompt, "dims": dims})
+            found_ND = np.array(answer["vectors"], np.float32)
+            assert status == 200 and np.array_equal(found_ND, loaded.encode(texts, prompt, dims))
+        status, answer = server.ask("/similar", {"query": "a c", "candidates": texts, "k": 3})
+        expected = loaded.search(["a c"], texts, 3)
+        assert [one["place"] for one in answer["found"]] == expected.places[0].tolist()
+        assert [one["text"] for one in answer["found"]] == [texts[place] for place in expected.places[0]]
+        assert np.array([one["score"] for one in answer["found"]], np.float32).tolist() == expected.scores[0].tolist()
+        _, answer = server.ask("/similar", {"pairs": [["a c", text] for text in texts]})
+        (best,) = expected.places[0, :1]
+        assert answer["scores"][best] == max(answer["scores"]) == pytest.approx(float(expected.scores[0, 0]), abs=1e-6)
+        refused = {
+            "prompt is null, but queries and passages": ("/encode", {"texts": ["a"]}),
+            "texts has 7 rows, but max_rows": ("/encode", {"texts": ["a"] * 7, "prompt": ""}),
+            "text 2 has 41 characters": ("/encode", {"texts": ["a", "b" * 41], "prompt": ""}),
+            "text 1: field text: '' is empty": ("/encode", {"texts": [""], "prompt": ""}),
+            "dims is 99, but vectors of this model": ("/encode", {"texts": ["a"], "prompt": "", "dims": 99}),
+            "give a query and candidates, or pairs": ("/similar", {"query": "a"}),
+        }
+        for words, (path, body) in refused.items():
+            status, answer = server.ask(path, body)
+            assert status == 422 and words in answer["detail"]
+        assert server.ask("/labels")[1]["compares"]
+        assert 'id="similar"' in server.ask("/")[1]
 
 
 def test_many_clients_at_once_each_get_the_answers_to_their_own_rows(server: Server, loaded: Loaded) -> None:

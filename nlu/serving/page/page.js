@@ -151,6 +151,24 @@ function drawFound(rows, answers) {
   return show("found", title, answer, ...bars(row, found));
 }
 
+async function similar() {
+  const candidates = byId("candidates").value.split("\n").filter((line) => line.trim());
+  if (!candidates.length) return;
+  const own = turn;
+  fail("");
+  try {
+    const { found } = await send("similar", { query: byId("query").value, candidates });
+    if (own !== turn) return;
+    show("nearest", element("h2", {}, "Cosines"), element("ol", { className: "bars" }, ...found.map(({ text, score }) =>
+      element("li", { className: "cosine" }, element("span", { className: "name" }, text),
+        element("span", { className: "track" },
+          element("span", { className: "bar", style: { width: `${Math.max(0, score) * 100}%` } })),
+        element("span", { className: "value" }, score.toFixed(4))))));
+  } catch (error) {
+    if (own === turn) fail(error.message);
+  }
+}
+
 // Why.
 
 function highlighted(row, marks, role) {
@@ -249,7 +267,8 @@ async function begin() {
 
 function choose(about) {
   turn += 1;
-  for (const part of ["error", "found", "why"]) show(part);
+  for (const part of ["error", "found", "why", "nearest"]) show(part);
+  byId("similar").hidden = !about.compares;
   served = about;
   roles = fieldsOf(served);
   byId("run").textContent = served.run;
@@ -263,6 +282,7 @@ byId("ask").addEventListener("submit", (event) => { event.preventDefault(); pred
 byId("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); byId("ask").requestSubmit(); }
 });
+byId("similar").addEventListener("submit", (event) => { event.preventDefault(); similar(); });
 byId("runs").addEventListener("change", () => choose(runs[byId("runs").value]));
 byId("token").addEventListener("submit", (event) => {
   event.preventDefault();
