@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +63,7 @@ def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
 
 
 def test_texts_have_the_vectors_of_the_run_and_candidates_are_ranked_by_them(tmp_path: Path) -> None:
-    kind = replace(
-        TASKS["retrieve"], options=(*TASKS["retrieve"].options, "data.prompts={text_a: 'd e ', text_b: 'f '}")
-    )
-    run = trained(kind, tmp_path)
+    run = trained(TASKS["retrieve"], tmp_path, "data.prompts={text_a: 'd e ', text_b: 'f '}")
     loaded, texts = nlu.load(run, device="cpu"), ["a b", "c", "d a b", "c", "g h a"]
     with serving(run, "batch_size=2", "max_rows=6", "max_characters=40") as server:
         for prompt, dims in (("query", None), ("passage", 3)):
@@ -160,7 +156,7 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     assert set(phases) == {"reading", "waiting", "tokenizing", "computing", "writing"}
     assert all(0 < float(seconds) < 60 for seconds in phases.values())
     described = server.ask("/openapi.json")[1]
-    assert set(described["paths"]) == {"/predict", "/explain", "/labels", "/health", "/metrics"}
+    assert set(described["paths"]) == {"/predict", "/explain", "/encode", "/similar", "/labels", "/health", "/metrics"}
     asked = described["components"]["schemas"]["PredictBody"]
     assert asked["required"] == ["rows"] and asked["additionalProperties"] is False
     assert server.ask("/nothing")[0] == 404
