@@ -240,8 +240,9 @@ def problems_of_jobs(
             own.append(
                 "resume starts a run from a folder of this machine, which jobs do not have; name the mirror of that run"
             )
-        # Jobs that build parts of one store share it.
-        if place and key != "stores" and (other := holders.setdefault(place, job.number)) != job.number:
+        # Jobs that build parts of one store share it, as those with a number of their own share an output.
+        is_shared = key == "stores" or value_of(job.overrides, "job") is not None
+        if place and not is_shared and (other := holders.setdefault(place, job.number)) != job.number:
             own.append(f"it would have the {key} of job {other}, {place}; give each job another folder")
         for problem in own:
             found.setdefault(problem, []).append(job.number)

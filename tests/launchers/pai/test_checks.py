@@ -73,11 +73,13 @@ def test_a_mirror_that_holds_a_run_is_refused_unless_the_command_resumes(opened,
     queue.check([job(0), job(1, "seed=1", "resume=auto")])
 
 
-def test_two_jobs_never_share_a_mirror_or_an_output(opened):
+def test_two_jobs_share_no_mirror_and_an_output_only_in_pieces(opened):
     with pytest.raises(UserError, match="job 1: it would have the mirror of job 0"):
         opened().check([job(0), Job(1, job(0).folder, ("seed=1",), "token1")])
+    queue = opened(module="nlu.predict", compose=lambda one: {})
     with pytest.raises(UserError, match="job 1: it would have the output of job 0, s3://b/a"):
-        opened(module="nlu.predict", compose=lambda one: {}).check([job(n, "output=s3://b/a") for n in range(2)])
+        queue.check([job(n, "output=s3://b/a") for n in range(2)])
+    queue.check([job(n, "output=s3://b/a", "jobs=2", f"job={n}") for n in range(2)])
 
 
 @pytest.mark.parametrize(
