@@ -24,7 +24,7 @@ from nlu.inference.output_pieces import Joins, pieces_of
 from nlu.storage.access import stat
 from nlu.storage.cache import text_digest
 from nlu.storage.files import replacing, write_bytes
-from nlu.storage.locations import parse_place
+from nlu.storage.locations import BEGUN, parse_place
 from nlu.storage.objects import ObjectStore
 from nlu.storage.outputs import send_file
 from nlu.storage.tables import is_table
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 20.0
 """how long at least a job waits for a piece that another one has claimed, before it claims it again"""
+MAKING_S = 300.0
+"""the same for the result itself"""
 PAUSES_S = 0.2, 5.0
 """the shortest and the longest pause between two looks at what is there"""
 DONE, LEFT = "done", "left-"
@@ -163,23 +165,30 @@ class Claimed:
         """Whether the result is complete."""
         return DONE in self._store.list()
 
-    def finish(self, names: Sequence[str], make: Callable[[list[Path]], None]) -> None:
-        """Have one job `make` the result from pieces, and return once it is complete.
+    @property
+    def _is_made(self) -> bool:
+        path = Path(self.place.path)
+        if self.place.is_local:
+            return path.is_file() or path.is_dir() and any(path.iterdir())
+        # A folder has this mark until it is complete.
+        return stat(self.place) is not None and stat(self.place.within(BEGUN)) is None
 
-        After a kill another job makes it again, so the result must be the same then.
-        """
+    def finish(self, names: Sequence[str], make: Callable[[list[Path]], None]) -> None:
+        """Have one job `make` the result, which appears as a whole, from pieces; return once it is complete."""
 
         def made(_: str) -> bytes:
-            try:
-                with self._paths(names) as paths:
-                    make(paths)
-            except FileNotFoundError:
-                # This job was slow: another one has finished, and removed the pieces.
-                if not self.is_done:
-                    raise
+            # A job that was killed before it could say so may have made it.
+            if not self._is_made:
+                try:
+                    with self._paths(names) as paths:
+                        make(paths)
+                except (OSError, UserError):
+                    # This job was slow, and another one has made it meanwhile.
+                    if not self._is_made:
+                        raise
             return b""
 
-        self.run([DONE], made)
+        self.run([DONE], made, MAKING_S)
         for name in [name for name in self._store.list() if not name.startswith((DONE, LEFT))]:
             self._store.delete(name)
 
@@ -214,7 +223,7 @@ class Claimed:
         there = self._store.list()
         if not any(name.startswith(DONE) for name in there):
             require_free()
-        elif DONE in there and stat(self.place) is None:
+        elif DONE in there and not self._is_made:
             # The result was removed since.
             self._remove()
 

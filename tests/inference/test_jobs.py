@@ -1,6 +1,7 @@
 """Several jobs that share the rows of nlu.predict: their output has the bytes of one process, whichever are killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from nlu.inference import claimed, predict_files, score_pieces
 from nlu.inference.claimed import Claimed
 from nlu.jobs.local import _signal
 from nlu.jobs.submissions import Submissions
+from nlu.storage import outputs
 from tests import warm
 from tests.buckets import Server
 from tests.inference.runs import evaluate, predict, unlabelled
@@ -114,11 +117,33 @@ def test_pieces_of_an_output_in_a_bucket_are_in_the_bucket(
     predict(*shared, "job=1")
     assert computed[PIECES + 1 :] == ["done"]
     predict(*shared, "job=0")
-    from tests.buckets import boto3
+    assert objects_of(s3, bucket) == {"in/b.csv": (tmp_path / "a.csv").read_bytes()}
 
+
+def objects_of(s3: Server, bucket: str) -> dict[str, bytes]:
     objects = boto3.resource("s3", endpoint_url=s3.address).Bucket(bucket.removeprefix("s3://")).objects
-    ((key, content),) = ((one.key, one.get()["Body"].read()) for one in objects.all())
-    assert key == "in/b.csv" and content == (tmp_path / "a.csv").read_bytes()
+    return {one.key: one.get()["Body"].read() for one in objects.all()}
+
+
+def test_scores_in_a_bucket_are_made_again_if_they_were_sent_in_part(
+    run: Path, tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.bucket(monkeypatch)
+    evaluate(f"run={run}", f"out={tmp_path}/a", "resamples=0")
+    shared = (f"run={run}", f"out={bucket}/b", "resamples=0", "jobs=2")
+
+    def killed(copied: Any, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(outputs, "run_copies", killed)
+        evaluate(*shared, "job=0", status=130)
+    assert "b/.begun" in objects_of(s3, bucket)
+    for job in (1, 0):
+        evaluate(*shared, f"job={job}")
+    found = objects_of(s3, bucket)
+    assert found["b/result.json"] == (tmp_path / "a/result.json").read_bytes()
+    assert all(key.startswith("b/") and key != "b/.begun" for key in found)
 
 
 def test_every_job_says_which_rows_are_bad_and_nothing_stays(
@@ -169,12 +194,35 @@ def test_a_killed_job_of_a_launcher_costs_its_piece_only(run: Path, tmp_path: Pa
     assert "job 0 (job=0): lost" in said and "job 1 (job=1): done" in said
 
 
+def test_a_job_that_was_slow_to_make_the_result_finds_that_of_another(tmp_path: Path) -> None:
+    slow, quick = (Claimed(f"{tmp_path}/out", {}, "out") for _ in range(2))
+
+    def make(paths: list[Path]) -> None:
+        quick._store.delete("done.claim-0")
+        quick.finish([], lambda _: shutil.copytree(tmp_path / "made", tmp_path / "out"))
+        (tmp_path / "mine").rename(tmp_path / "out")
+
+    for name in ("made", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(name)
+    slow.finish([], make)
+    assert (tmp_path / "out/result.json").read_text() == "made" and slow.is_done
+    with pytest.raises(OSError, match="no space"):
+        Claimed(f"{tmp_path}/other", {}, "out").finish([], no_space)
+    assert [path.name for path in (tmp_path / ".other.jobs").rglob("*") if path.is_file()] == []
+
+
+def no_space(paths: list[Path]) -> None:
+    raise OSError("no space left")
+
+
 @pytest.mark.parametrize("name", few_first(list(TASKS), "classify", "tag with a CRF", "retrieve"))
 def test_sets_that_jobs_score_have_the_files_of_one_process(
     run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[str], name: str
 ) -> None:
     monkeypatch.setattr(score_pieces, "CHUNK_ROWS", 5)
     evaluate(f"run={run_of(name)}", f"out={tmp_path}/a", "resamples=20")
+    (tmp_path / "b").mkdir()
     shared = (f"run={run_of(name)}", f"out={tmp_path}/b", "resamples=20", "jobs=2")
     for job in (0, 1):
         evaluate(*shared, f"job={job}")
