@@ -79,6 +79,8 @@ class Batch:
     """windows of each example, each a sequence; None: each example is whole; stays on the host"""
     filling: Filling | None = None
     """None: the batch has no filling"""
+    shared_B: np.ndarray | None = None
+    """a hash of the first text of each example, if examples share the sequence of equal ones; stays on the host"""
 
     def __len__(self) -> int:
         return len(self.examples_B)
@@ -103,11 +105,17 @@ class Batch:
             example_S[places_KB[0]] = np.repeat(np.arange(len(self)), self.windows_B)
             number_S[places_KB[0]] = ranges(np.zeros_like(self.windows_B), self.windows_B)
         else:
-            # A sequence that several examples share is that of the first of them in the set, in any batch.
-            order_B = np.argsort(-self.examples_B)
-            example_S[places_KB[:, order_B]] = order_B
-            number_S[places_KB] = np.arange(len(places_KB))[:, None]
+            example_S[places_KB], number_S[places_KB] = np.arange(len(self)), np.arange(len(places_KB))[:, None]
         return example_S, number_S
+
+    def identities_S(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return what decides the random numbers of each sequence in any batch: its example, of a sequence that
+        examples share a hash of its text, and the number of the sequence in its example; (S,), uint64."""
+        place_S, number_S = self.origin_S()
+        example_S = self.examples_B[place_S].astype(np.uint64)
+        if self.shared_B is not None:
+            example_S = np.where(number_S == 0, self.shared_B[place_S].astype(np.uint64), example_S)
+        return example_S, number_S.astype(np.uint64)
 
     def to(self, device: torch.device) -> Self:
         """Return the batch with its tensors on the device, copied without waiting."""
@@ -172,4 +180,5 @@ def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch
         packed.unit_ends_U,
         part.member,
         packed.windows_B,
+        shared_B=packed.shared_B,
     )

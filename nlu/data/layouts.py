@@ -49,6 +49,8 @@ class Packed:
     """(U, 2): the first and the last character of each unit of a text; None if rows are lists of units"""
     windows_B: np.ndarray | None = None
     """windows of each row; None: each is whole"""
+    shared_B: np.ndarray | None = None
+    """a hash of the first text of each row, if rows share the sequence of equal ones"""
 
     @classmethod
     def of_pieces(cls, tokens_T: np.ndarray, lengths_P: np.ndarray) -> Self:
@@ -215,6 +217,7 @@ class Sides(Pair):
         # The rows are sorted by their total length, which says nothing about the two sequences of each.
         packed = Packed.of_pieces(tokens, lengths_P)
         packed.sequences_KB = np.ascontiguousarray(packed.sequences_KB[0][piece_BK].T)
+        packed.shared_B = stored.first_N[rows_B] if self.shares_first else None
         return packed
 
 

@@ -194,8 +194,8 @@ def _with_rows(values: Tensor, rows: int) -> Tensor:
 
 def _identities(batch: Batch, tokens: int) -> np.ndarray:
     """Return a hash of each token's example, sequence and position, which decides its random numbers; (T,), int32."""
-    place_S, number_S = batch.origin_S()
-    state_S = mixed(mixed(batch.examples_B[place_S].astype(np.uint64)) ^ number_S.astype(np.uint64))
+    example_S, number_S = batch.identities_S()
+    state_S = mixed(mixed(example_S) ^ number_S)
     state_T = np.repeat(state_S, batch.lengths) + batch.positions_T.numpy().astype(np.uint64) * GOLDEN
     found_T = np.zeros(tokens, np.int32)
     found_T[: batch.num_tokens] = (mixed(state_T) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)

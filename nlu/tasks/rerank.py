@@ -22,7 +22,7 @@ from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 class Rerank(RowsOfLogits):
     """Score the candidates of a query, so that they can be ranked."""
 
-    loss: OfQueries
+    loss: OfQueries  # type: ignore[assignment]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"labels": self.loss.count(batch.targets["labels"], batch.targets["queries"])}

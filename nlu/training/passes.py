@@ -22,6 +22,7 @@ from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
 from nlu.data.shapes import filled
+from nlu.losses.of_queries import OfQueries
 from nlu.methods.method import Method, Scale
 from nlu.methods.plain import weighted
 from nlu.models.layers.dropout import Noise, TokenKeys, drawing_from
@@ -182,10 +183,9 @@ class Passes:
     def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
         """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
         own: dict[str, int] = {}
-        for share in shares:
-            if share is not None and share.is_own:
-                for name, count in self.method.counts(self.task, share.batch).items():
-                    own[name] = own.get(name, 0) + count
+        for counts in self._counts([share.batch for share in shares if share is not None and share.is_own]):
+            for name, count in counts.items():
+                own[name] = own.get(name, 0) + count
         own = {name: own.get(name, 0) for name in self.weights}
         if self.ranks.world_size == 1:
             return own, stop
@@ -194,6 +194,17 @@ class Passes:
         # which of them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*map(float, own.values()), float(stop)])
         return {name: int(total) for name, total in zip(own, totals, strict=True)}, stops > 0
+
+    def _counts(self, batches: list[Batch]) -> Iterator[dict[str, int]]:
+        """Yield the numbers of rows of each term in this rank's batches."""
+        task = task_of(self.task, batches[0].member) if batches else self.task
+        if not (batches and compares_steps(task) and task.loss.reads == "groups"):
+            yield from (self.method.counts(self.task, batch) for batch in batches)
+            return
+        # Micro-batches that are divided may divide a query, which counts once.
+        labels, queries = (torch.cat([batch.targets[name] for batch in batches]) for name in ("labels", "queries"))
+        (term,) = self.method.counts(self.task, batches[0])
+        yield {term: cast(OfQueries, task.loss).count(labels, queries)}
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""
@@ -296,9 +307,17 @@ class Passes:
             yield batch
 
     def _comparing(self, shares: list[Share | None]) -> Comparing | None:
-        """Return the task of a step if its loss compares all rows of the step."""
-        task = task_of(self.task, next(share.batch.member for share in shares if share is not None))
-        return task if compares_steps(task) else None
+        """Return the task of a step if its loss compares rows of several micro-batches or ranks. All ranks call it."""
+        own = [share.batch for share in shares if share is not None]
+        task = task_of(self.task, own[0].member)
+        if not compares_steps(task):
+            return None
+        if task.loss.reads != "groups":
+            return task
+        # Queries are whole in micro-batches that are not divided, which need only be computed once.
+        of_batches = [batch.targets["queries"].unique() for batch in own]
+        is_divided = len(torch.cat(of_batches).unique()) < sum(map(len, of_batches))
+        return task if self.ranks.sum_on_host([float(is_divided)])[0] else None
 
     def _compared(self, task: Comparing, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
         """Add the gradient of this rank's rows, all of which the loss compares with those of other ranks; return the

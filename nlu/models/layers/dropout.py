@@ -39,8 +39,7 @@ class Noise:
 
     def __init__(self, seed: int, step: int, batch: Batch):
         self.lengths = batch.lengths
-        place_S, number_S = batch.origin_S()
-        example_S, text_S = batch.examples_B[place_S].astype(np.uint64), number_S.astype(np.uint64)
+        example_S, text_S = batch.identities_S()
         # SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) from nested hashes of the keys: a sum
         # of keys would give equal streams to different examples.
         begin = np.array([stable_seed(seed, "dropout", step)], np.uint64)
