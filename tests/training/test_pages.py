@@ -18,6 +18,7 @@ from tests.serving.servers import serving
 pytestmark = pytest.mark.thorough
 
 NOT_HERE = {
+    "nlu.encode model=": "needs pretrained weights; tests/inference/test_encode.py has small ones",
     "launcher=slurm": "needs Slurm; make test-slurm starts one",
     "experiment=tnews_bert": "names a file that the page shows, with weights of a former program",
     "hf://datasets/": "needs a data set of the hub; tests/storage/test_hub.py has one",

@@ -268,7 +268,8 @@ async function begin() {
 function choose(about) {
   turn += 1;
   for (const part of ["error", "found", "why", "nearest"]) show(part);
-  byId("similar").hidden = !about.compares;
+  // A run that only ranks does so in the first form.
+  byId("similar").hidden = !about.compares || about.kind === "similarity";
   served = about;
   roles = fieldsOf(served);
   byId("run").textContent = served.run;
