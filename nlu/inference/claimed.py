@@ -225,15 +225,16 @@ class Claimed:
             require_free()
         elif DONE in there and not self._is_made:
             # The result was removed since.
-            self._remove()
+            self.remove()
 
     def leave(self, team: Team) -> None:
         """Note that this job is through. The last one removes the folder; after a kill it stays, with a few bytes."""
         self._store.put(f"{LEFT}{team.job}", b"")
         if sum(name.startswith(LEFT) for name in self._store.list()) == team.jobs:
-            self._remove()
+            self.remove()
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """Remove all pieces and claims of these jobs."""
         if not isinstance(self._store, _Folder):
             for name in self._store.list():
                 self._store.delete(name)

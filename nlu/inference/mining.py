@@ -24,7 +24,7 @@ from nlu.config.sentences import counted
 from nlu.data.dataset import find_file
 from nlu.display.console_tables import metric_text, numbers, print_table, table_of, texts
 from nlu.display.progress_bars import Bar, Progress
-from nlu.inference.claimed import Team, require_shareable, write_in_pieces
+from nlu.inference.claimed import Claimed, Team, require_shareable, write_in_pieces
 from nlu.inference.faiss_index import approximate
 from nlu.inference.input_rows import found
 from nlu.inference.locate import Located, digests_of
@@ -108,6 +108,9 @@ class Mining:
         own = {"number": config.number, "range": config.range, "max_share": config.max_share, "index": config.index}
         write_in_pieces(config.output, {**self._plan, **own}, count, self.piece, _Rows(config.output), self._team)
         delete(parse_place(self._vectors_at))
+        if self._team.jobs > 1:
+            # Not every job has helped with the vectors, so the last one of these did not see that it was the last.
+            Claimed(self._vectors_at, self._plan).remove()
 
     @cached_property
     def _corpus_UD(self) -> np.ndarray:

@@ -116,6 +116,32 @@ def test_the_bytes_depend_neither_on_batches_nor_on_a_kill(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+def test_several_jobs_of_which_one_is_stopped_write_the_bytes_of_one(
+    run: Path, pairs: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mining, "CHUNK_QUERIES", 5)
+    monkeypatch.setattr(mining, "CHUNK_TEXTS", 7)
+    write(tmp_path / "pairs.jsonl", pairs)
+    mine(run, tmp_path, name="whole.jsonl")
+    whole = mining.Mining.piece
+    made: list[int] = []
+
+    def stopped(self: mining.Mining, number: int) -> bytes:
+        made.append(number)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return whole(self, number)
+
+    monkeypatch.setattr(mining.Mining, "piece", stopped)
+    mine(run, tmp_path, "jobs=2", "job=0", status=130)
+    assert not (tmp_path / "mined.jsonl").exists()
+    mine(run, tmp_path, "jobs=2", "job=1")
+    mine(run, tmp_path, "jobs=2", "job=0")
+    assert made == [0, 1, 2, 2, 3], "only the piece of the stopped job is made again"
+    assert (tmp_path / "mined.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
 def test_parquet_and_jsonl_hold_the_same_rows(run: Path, pairs: list[Row], tmp_path: Path) -> None:
     write(tmp_path / "pairs.jsonl", pairs)
     # Some queries keep no negative, and their lists are empty.
