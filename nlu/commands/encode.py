@@ -8,16 +8,12 @@ python -m nlu.encode model=hf model.pretrained=hf://thenlper/gte-small input=tex
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.errors import UserError
-
-if TYPE_CHECKING:
-    from nlu.inference.locate import Located
 
 
 def main(composed: DictConfig) -> int:
@@ -26,16 +22,10 @@ def main(composed: DictConfig) -> int:
     from nlu.config.command_keys import Encode
 
     config = Encode.of(plain)
-    if (config.run is None) == (config.model is None):
-        said = "neither run nor model is set" if config.run is None else "run and model are both set"
-        raise UserError(f"{said}; set run=RUN for a trained run, or model=NAME for pretrained weights")
-    located: Located | None = None
-    if config.run is not None:
-        from nlu.inference.locate import locate
-
-        located = locate(config.run, config.checkpoint).of_head(config.head_name)
+    from nlu.inference.locate import locate_unless_weights
     from nlu.inference.output_pieces import require_places
 
+    located = locate_unless_weights(config)
     require_places(config.input.path, config.output, config.jobs)
     if plain["dry_run"]:
         from nlu.jobs.queue import end_dry_run

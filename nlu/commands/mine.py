@@ -4,7 +4,7 @@ The output has each pair with texts that are near to its query and do not answer
 killed command continues when it is run again.
 
 python -m nlu.mine run=outputs/mine input=pairs.csv output=mined.jsonl
-python -m nlu.mine run=outputs/mine input=pairs.csv corpus=passages.txt output=mined.jsonl 'range=[10,50]' number=8
+python -m nlu.mine model=e5_small input=pairs.csv corpus=passages.txt output=mined.jsonl 'range=[10,50]' number=8
 python -m nlu.mine run=outputs/mine input=pairs.csv output=mined.parquet max_share=0.9 index=faiss
 """
 
@@ -38,13 +38,14 @@ def main(composed: DictConfig) -> int:
     if placement().world_size > 1:
         raise UserError(f"there are {placement().world_size} processes, but one mines; start it without torchrun")
     from nlu.data.dataset import find_file
-    from nlu.inference.locate import locate
+    from nlu.inference.locate import locate_unless_weights
+    from nlu.inference.output_pieces import require_places
 
     # Before torch is imported, which takes longer.
-    located = locate(config.run, config.checkpoint).of_head(config.head_name)
-    for key, path in (("input", config.input.path), ("corpus", config.corpus)):
-        if path is not None:
-            find_file(key, path)
+    located = locate_unless_weights(config)
+    require_places(config.input.path, config.output, config.jobs)
+    if config.corpus is not None:
+        find_file("corpus", config.corpus)
     if plain["dry_run"]:
         from nlu.jobs.queue import end_dry_run
 

@@ -178,8 +178,8 @@ class Predict(_Prediction, _Rows, _Job):
 
 
 @dataclass(kw_only=True)
-class Encode(_Batches, _Head, _Rows, _Job):
-    """The validated configuration of `nlu.encode`."""
+class Encoding(_Batches, _Head, _Job):
+    """The keys of a command that encodes texts by a run or by pretrained weights."""
 
     run: TrainedRun | None = None  # type: ignore[assignment]
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial; null = the
@@ -187,17 +187,23 @@ class Encode(_Batches, _Head, _Rows, _Job):
     model: Node | None = None
     """Pretrained weights that encode, a choice of the group such as e5_small, or model=hf model.pretrained=PATH; null =
     the run."""
+    precision: Node | None = None
+    """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training, or fp32."""
+    long: Literal["cut", "windows", "error"] | None = None
+    """What becomes of texts of more tokens than the model reads; windows = the mean of windows of the whole text; null
+    = data.long of training, or cut."""
+
+
+@dataclass(kw_only=True)
+class Encode(_Rows, Encoding):
+    """The validated configuration of `nlu.encode`."""
+
     prompt: str | None = None
     """Text before each text; query and passage = those of the run (data.prompts) or of the weights; null = the one that
     stands before every text, if any."""
     normalize: bool | None = None
     """Give vectors length 1; null = where the run compares cosines, or as the weights say, which is true if they do
     not."""
-    precision: Node | None = None
-    """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training, or fp32."""
-    long: Literal["cut", "windows", "error"] | None = None
-    """What becomes of texts of more tokens than the model reads; windows = the mean of windows of the whole text; null
-    = data.long of training, or cut."""
 
     @classmethod
     def of(cls, config: ConfigLike) -> Self:
@@ -206,7 +212,7 @@ class Encode(_Batches, _Head, _Rows, _Job):
 
 
 @dataclass(kw_only=True)
-class Mine(_Batches, _Head, Shared, _Job):
+class Mine(Shared, Encoding):
     """The validated configuration of `nlu.mine`."""
 
     input: Annotated[Input, Naming("keys, such as input.path=pairs.csv")]

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nlu.config.command_keys import Encode
+from nlu.config.command_keys import Encode, Encoding
 from nlu.config.keys import defaults_of
 from nlu.config.targets import TARGET
 from nlu.config.types import ConfigLike
@@ -87,7 +87,7 @@ def run_encoding(config: Encode, located: Located | None) -> int:
 
     def begin(ranks: Ranks) -> Callable[[Encode, Path], Work]:
         if located is None:
-            own = by_weights(config, ranks)
+            own = by_weights(config, ranks, config.prompt)
         else:
             trained = load_trained(located, precision=config.precision, long=config.long)
             predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True)
@@ -107,7 +107,7 @@ def by_run(predictor: Predictor, prompt: str | None) -> RowVectors:
     return RowVectors(vectors, vectors.prompts.of(prompt), data, predictor.shown, digests, trained.config.precision)
 
 
-def by_weights(config: Encode, ranks: Ranks) -> RowVectors:
+def by_weights(config: Encoding, ranks: Ranks, prompt: str | None) -> RowVectors:
     """Return what encodes texts by pretrained weights."""
     assert config.model is not None, "run or model is set"
     vectors = vectors_by(
@@ -116,7 +116,7 @@ def by_weights(config: Encode, ranks: Ranks) -> RowVectors:
     data = {TARGET: FILES, **defaults_of(FILES), "train": None}
     shown = f"weights {config.model['pretrained']}"
     digests = list(map(file_digest, vectors.files))
-    return RowVectors(vectors, vectors.prompts.of(config.prompt), data, shown, digests, config.precision)
+    return RowVectors(vectors, vectors.prompts.of(prompt), data, shown, digests, config.precision)
 
 
 def _work_of(config: Encode, path: Path, rows: RowVectors) -> Work:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nlu.config.addresses import is_object
+from nlu.config.command_keys import Encoding
 from nlu.config.errors import UserError
 from nlu.config.mixtures import names_of
 from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
@@ -76,6 +77,17 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
     if NAMED.fullmatch(checkpoint) is None:
         return _of_checkpoint(complete(_found(checkpoint, "checkpoint")), f"checkpoint is {checkpoint}")
     return Located(run_dir, complete(_checkpoint_of(run_dir, checkpoint)))
+
+
+def locate_unless_weights(config: Encoding) -> Located | None:
+    """Return the checkpoint that encodes, None for the pretrained weights of `model`.
+
+    Raises UserError unless one of both is named, and as `locate` does.
+    """
+    if (config.run is None) == (config.model is None):
+        said = "neither run nor model is set" if config.run is None else "run and model are both set"
+        raise UserError(f"{said}; set run=RUN for a trained run, or model=NAME for pretrained weights")
+    return None if config.run is None else locate(config.run, config.checkpoint).of_head(config.head_name)
 
 
 def locate_all(reference: str, checkpoint: str = "best") -> list[Located]:

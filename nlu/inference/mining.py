@@ -21,16 +21,17 @@ import numpy as np
 from nlu.config.command_keys import Mine
 from nlu.config.errors import UserError, keys_called
 from nlu.config.sentences import counted
+from nlu.config.types import ConfigLike
 from nlu.data.dataset import find_file
 from nlu.display.console_tables import metric_text, numbers, print_table, table_of, texts
 from nlu.display.progress_bars import Bar, Progress
 from nlu.inference.claimed import Claimed, Team, require_shareable, write_in_pieces
+from nlu.inference.encode_files import by_run, by_weights
 from nlu.inference.faiss_index import approximate
 from nlu.inference.input_rows import found
-from nlu.inference.locate import Located, digests_of
+from nlu.inference.locate import Located
 from nlu.inference.mined_pairs import MinedPairs
 from nlu.inference.nearest import Nearest, nearest
-from nlu.inference.output_pieces import pieces_of
 from nlu.inference.predict_files import KEYS
 from nlu.inference.predictor import Predictor
 from nlu.inference.text_vectors import PASSAGE, QUERY, TextVectors
@@ -51,39 +52,38 @@ DIGITS = 6
 Record = dict[str, Any]
 
 
-def run_mining(config: Mine, located: Located) -> int:
+def run_mining(config: Mine, located: Located | None) -> int:
     """Mine for all queries of the input; returns the exit status. Raises UserError for the user's mistakes."""
     with process_group(config.device, keys="") as ranks, ExitStack() as held, keys_called(KEYS):
         logs.set_up(None, ranks.rank)
         require_shareable(Team.of(config), ranks.world_size, config.output)
-        if config.jobs == 1:
-            # Before anything is read; of several jobs another one may have begun.
-            pieces_of(config.output).require_place()
         path = held.enter_context(found(str(config.input.path), config.input.format))
         corpus = None if config.corpus is None else held.enter_context(found(config.corpus, "auto", "corpus"))
-        trained = load_trained(located)
-        pairs = MinedPairs.of(config.input, trained.config.data.get("fields") or {}, path, corpus)
+        fields: ConfigLike | None = None
+        if located is None:
+            own = by_weights(config, ranks, "")
+        else:
+            trained = load_trained(located, precision=config.precision, long=config.long)
+            own = by_run(Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True), "")
+            fields = trained.data.get("fields")
+        pairs = MinedPairs.of(config.input, fields or {}, path, corpus)
         if config.range[0] >= len(pairs.corpus):
             raise UserError(
                 f"range is {config.range}, but there are only {counted(len(pairs.corpus), 'distinct text')} to take "
                 "negatives from; set a lower range, or give a larger corpus"
             )
-        vectors = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True).text_vectors
         plan = {
-            "checkpoint": digests_of(located.checkpoint),
-            # Another device rounds differently.
-            "device": ranks.device.type,
-            "lengths": [trained.lengths.max_len, *trained.lengths.settings()],
-            "precision": trained.config.precision,
+            **own.settings(),
+            "prompts": dict(own.vectors.prompts.texts),
             "input": file_digest(path),
             "reading": [pairs.reading.file_format, pairs.reading.fields, pairs.reading.dialect.settings()],
             "corpus": None if corpus is None else file_digest(corpus),
             "chunks": [CHUNK_TEXTS, CHUNK_QUERIES],
         }
         sizes = f"{len(pairs.answers):,} queries with answers, {counted(len(pairs.corpus), 'text')}"
-        log.info("run %s: %s", located.run_dir, sizes)
+        log.info("%s; %s", own.shown, sizes)
         with Progress() as progress, progress.task("mining", len(pairs.answers)) as bar:
-            work = Mining(config, pairs, vectors, plan, bar)
+            work = Mining(config, pairs, own.vectors, plan, bar)
             work.run()
         work.report()
     return 0

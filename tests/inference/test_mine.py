@@ -197,6 +197,16 @@ def test_what_is_found_is_said_with_the_nearest_suspects(
     assert shown == [pytest.approx(one, abs=1e-4) for _, one in cosines[:10]]
 
 
+def test_pretrained_weights_mine_as_a_run_with_their_vectors(
+    run: Path, pairs: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "pairs.jsonl", pairs)
+    weights = ("run=null", "model=bert", f"model.pretrained={run}/checkpoints/best-1", "model.pooling=mean")
+    assert mine(run, tmp_path, *weights, name="by_weights.jsonl") == mine(run, tmp_path)
+    mine(run, tmp_path, "model=bert", name="neither.jsonl", status=2)
+    assert "run and model are both set" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
