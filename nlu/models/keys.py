@@ -173,21 +173,6 @@ class Lstm(OverWords):
 
 
 @dataclass(kw_only=True)
-class Re2(OverWords):
-    """Blocks in which the two texts of a pair are aligned with one another."""
-
-    hidden_size: PositiveInt = 150
-    """Width of a token's vector after a block."""
-    blocks: PositiveInt = 2
-    """Number of blocks, each of which encodes, aligns and fuses the texts."""
-    layers: PositiveInt = 2
-    """Number of convolutions in a block, each over 3 tokens."""
-    dropout: Probability = 0.2
-    """Dropout rate inside blocks; 0 = off."""
-    rules_of_config: ClassVar[str] = "nlu.models.model_rules.pair_problems"
-
-
-@dataclass(kw_only=True)
 class Static(OverWords):
     """The mean of word vectors, weighted by how rare the words are."""
 

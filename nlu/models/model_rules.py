@@ -83,17 +83,6 @@ def encoder_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
         yield from pooled_layers_problems(model.get("pooling") or "null", model["pooled_layers"], count)
 
 
-def pair_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
-    """Yield why the task does not fit an encoder of pairs, if its class shows that it reads none."""
-    layouts = task.get("layouts")
-    if layouts is not None and "pair" not in layouts:
-        name = config["task"][TARGET].rpartition(".")[2].lower()
-        yield (
-            f"task={name} reads no pairs in one sequence, but model=re2 compares the two texts of a pair; set "
-            "task=match, or another model, such as model=textcnn"
-        )
-
-
 def head_of_transformers_problems(config: ConfigLike, task: ConfigLike) -> Iterator[str]:
     """Yield why an encoder of ours has no head of transformers."""
     if config["model"][TARGET].startswith("nlu.") and "random_weights" not in config["model"]:

@@ -12,7 +12,6 @@ from nlu.config.keys import takes
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
 from nlu.optim import keys as schemas
-from nlu.optim.apex import ApexAdamW, require_kernels
 from nlu.optim.optimizer import FusedAdamW, named_parameters
 
 log = logging.getLogger(__name__)
@@ -28,10 +27,8 @@ class AdamW:
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.
 
-        Raises UserError if a pattern matches no parameter, all parameters are frozen, or the kernel is missing.
+        Raises UserError if a pattern matches no parameter, or all parameters are frozen.
         """
-        if self.keys.kernel == "apex":
-            require_kernels(next(model.parameters()).device)
         named = list(named_parameters(model, own))
         names = [name for name, _ in named]
         for key in ("freeze", "lr_by_name", "weight_decay_by_name"):
@@ -56,8 +53,7 @@ class AdamW:
                 groups.setdefault((lr if own_lr is None else own_lr, decay, own_lr is not None), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.keys.freeze}, which leaves nothing to train; drop a pattern")
-        optimizer = ApexAdamW if self.keys.kernel == "apex" else FusedAdamW
-        return optimizer(
+        return FusedAdamW(
             [
                 {"params": parameters, "lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
                 for (lr, decay, has_own_lr), parameters in groups.items()

@@ -30,8 +30,6 @@ class AdamW:
     """Peak rates in place of lr by shell pattern, such as {head.*: 1e-3}; the last match counts; null = none."""
     weight_decay_by_name: dict[str, NonNegativeFloat] | None = None
     """Decays in place of weight_decay by shell pattern; the last match counts; null = none."""
-    kernel: Literal["torch", "apex"] = "torch"
-    """Code that updates weights on CUDA: torch, or apex if you installed NVIDIA's."""
 
 
 def rate_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:

@@ -260,6 +260,7 @@ def _leave_out_earlier(content: dict[str, Any]) -> None:
     content["inspect"] = bool(content.get("inspect"))
     trainer.pop("kernels", None)
     content.get("precision", {}).pop("master_weights", None)
+    content.get("optimizer", {}).pop("kernel", None)
     if trainer.get("devices") == "auto":
         trainer["devices"] = 1
 

@@ -1,4 +1,4 @@
-"""python -m nlu.export of encoders over packed texts: TextCNN, RE2, LSTM, static vectors and encoders of users."""
+"""python -m nlu.export of encoders over packed texts: TextCNN, LSTM, static vectors and encoders of users."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,6 @@ ENCODERS = {
     "textcnn of layers": Kind(("task=regress", "model.layers=2"), number, TEXTCNN),
     "textcnn of pairs": Kind(("task=match",), pair_of_classes, TEXTCNN),
     "textcnn of tags": Kind(("task=tag",), tags, TEXTCNN),
-    "re2": Kind(("task=match", "model.blocks=3"), pair_of_classes, ("model=re2", *SMALL)),
     "lstm": Kind(("task=multilabel", "model.layers=2"), labels, ("model=lstm", *SMALL)),
     "lstm of pairs": Kind(("task=match", "head=mlp"), pair_of_classes, ("model=lstm", *SMALL)),
     "lstm of tags": Kind(("task=tag",), tags, ("model=lstm", *SMALL)),
@@ -82,7 +81,7 @@ def own(kind: Kind, name: str) -> Kind:
     return Kind(kind.options, kind.row, (*OWN, f"model._target_=tests.inference.test_export_graphs.{name}"))
 
 
-@pytest.mark.parametrize("name", few_first(list(ENCODERS), "textcnn of pairs", "re2", "lstm", "static", "own"))
+@pytest.mark.parametrize("name", few_first(list(ENCODERS), "textcnn of pairs", "lstm", "static", "own"))
 def test_onnxruntime_computes_the_logits_of_the_run_for_any_batch(name: str, tmp_path: Path) -> None:
     kind = ENCODERS[name]
     run = trained(own(kind, "Gated") if name.startswith("own") else kind, tmp_path)

@@ -8,7 +8,6 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.encoders.re2 import Re2
 from nlu.models.formats.pretrained import Pretrained
 from tests.models.parts import ENCODERS, VOCAB_SIZE
 
@@ -72,15 +71,15 @@ def test_a_pair_whose_second_text_is_empty_has_finite_vectors_and_gradients(enco
     assert all(value.grad is None or value.grad.isfinite().all() for value in encoder.parameters())
 
 
-RUNS = [*(name for name in ENCODERS if not name.startswith("hf")), "re2"]
+RUNS = [name for name in ENCODERS if not name.startswith("hf")]
 """Encoders of which a run writes the sizes; those of transformers have a configuration of their own."""
 CHANGED = {"bert": {"layers": 3}, "lstm": {"layers": 1}, "static": {"embedding_size": 9}, "textcnn": {"layers": 1},
-           "re2": {"blocks": 3}, "modernbert": {"layers": 2}}  # fmt: skip
+           "modernbert": {"layers": 2}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_former_run_gives_the_sizes_and_others_are_refused(name: str, tmp_path: Path):
-    former = Re2(VOCAB_SIZE, None, pretrained=None) if name == "re2" else ENCODERS[name](tmp_path)
+    former = ENCODERS[name](tmp_path)
     source = Pretrained("RUN", Path("RUN/model.safetensors"), former.settings())
     changed = CHANGED[name.partition(" ")[0]]
     (key, value) = next(iter(changed.items()))

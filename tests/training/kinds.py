@@ -13,7 +13,6 @@ from tests.training.in_process import MODEL, PLAIN, STANDING_STILL
 
 Row = dict[str, Any]
 LSTM_CRF = ("model=lstm_crf", "model.hidden_size=8", "model.embedding_size=8", "data.max_len=32")
-RE2 = ("model=re2", "model.hidden_size=8", "model.embedding_size=8", "data.max_len=32")
 TEXTCNN = ("model=textcnn", "model.hidden_size=8", "model.embedding_size=8", "data.max_len=32")
 TRAIN_ROWS, DEV_ROWS = 13, 11
 """Steps of 8 rows, in micro-batches of 4: the second one ends the epoch, with a micro-batch of one row."""
@@ -231,7 +230,6 @@ TOGETHER = {
     "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),
     "fgm of a TextCNN": Kind(("method=fgm", "task=regress"), number, TEXTCNN, passes=2),
     "an LSTM with a CRF": Kind(("task=tag",), tags, LSTM_CRF),
-    "an RE2 of pairs": Kind(("task=match", "head=mlp"), pair_of_classes, RE2),
     "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),
 }
 KINDS = {**TASKS, **PRETRAINING, **LOSSES, **METHODS, **TOGETHER}

@@ -12,7 +12,7 @@ from tests.training.in_process import STANDING_STILL, train
 from tests.training.kinds import Kind, pair_of_classes
 
 
-@pytest.mark.parametrize("model", ["textcnn", "lstm", "re2", "static"])
+@pytest.mark.parametrize("model", ["textcnn", "lstm", "static"])
 def test_rare_words_with_a_vector_are_kept_by_every_encoder_over_words(model: str, tmp_path: Path) -> None:
     sizes = () if model == "static" else ("model.hidden_size=8",)
     kind = Kind(("task=match",), pair_of_classes, (f"model={model}", "model.embedding_size=2", *sizes))

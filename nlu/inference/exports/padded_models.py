@@ -24,7 +24,6 @@ from nlu.inference.exports.padded import (
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
-from nlu.models.encoders.re2 import Re2
 from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.smaller_weights import kept_heads, of_heads
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 LEAST = torch.finfo(torch.float32).min
 """the value of padding, since not every exporter supports minus infinity"""
-OF_TENSORS = (TextCnn, Re2, Static)
+OF_TENSORS = (TextCnn, Static)
 """encoders whose results do not pass through numbers of Python, so that a graph holds for any number of texts"""
 
 

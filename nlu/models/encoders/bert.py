@@ -35,7 +35,7 @@ from nlu.models.layers.pooling import pooled_by, pooling_module
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
-OTHERS = ("textcnn", "lstm", "re2", "static", "modernbert")
+OTHERS = ("textcnn", "lstm", "static", "modernbert")
 """the model_types of our other encoders, which are the names of their choices"""
 
 

@@ -184,7 +184,6 @@ def test_all_written_sizes_that_contradict_the_weights_are_listed():
     [
         ({"model_type": "mpnet"}, "model_type mpnet", "set model=hf"),
         ({"model_type": "textcnn"}, "model_type textcnn", "set model=textcnn"),
-        ({"model_type": "re2"}, "model_type re2", "set model=re2"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key", "give other weights"),
         ({"hidden_act": "silu"}, "hidden_act silu", "set model=hf"),
     ],
