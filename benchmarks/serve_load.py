@@ -181,7 +181,7 @@ def started(*command: str, port: int, threads: int) -> Iterator[int]:
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL, env=environment) as process:
         try:
             deadline_s = time.monotonic() + 120
-            while not _answers(port):
+            while not answers(port):
                 assert process.poll() is None and time.monotonic() < deadline_s, f"{command} does not answer"
                 time.sleep(0.2)
             yield port
@@ -189,7 +189,8 @@ def started(*command: str, port: int, threads: int) -> Iterator[int]:
             process.terminate()
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Return whether a server answers at a port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
             return True
