@@ -20,7 +20,7 @@ from nlu.serving.bodies import Refused
 from nlu.serving.runs import Runs
 from tests.inference.runs import trained, unlabelled
 from tests.serving.servers import serving
-from tests.training.in_process import of_composed
+from tests.training.in_process import MODEL, of_composed
 from tests.training.kinds import IN_WINDOWS, TASKS, Kind, Row, classes, text
 
 LORA = ("adapter=lora", "adapter.rank=2", "optimizer.lr=0.1")
@@ -45,16 +45,30 @@ KINDS = {
 """runs of one encoder"""
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("runs")
-    base = trained(TASKS["classify"], folder / "base")
+MODERN = (
+    "model=modernbert", "model.pretrained=null", "model.hidden_size=16", "model.layers=2", "model.heads=2",
+    "model.intermediate_size=16", "model.max_positions=32", "model.local_attention=4", "data.max_len=32",
+)  # fmt: skip
+
+
+def runs_of(folder: Path, kinds: dict[str, Kind], model: tuple[str, ...]) -> dict[str, Path]:
+    """Train runs of adapters on the weights of one and the same run, and return their folders, NAME-run."""
+    base = trained(replace(TASKS["classify"], model=model), folder / "base")
     found = {}
-    for seed, (name, kind) in enumerate(KINDS.items()):
+    for seed, (name, kind) in enumerate(kinds.items()):
         began = (f"model.pretrained={base}/best", *LORA, f"seed={seed}", *kind.options)
-        whole = trained(replace(kind, options=began), folder / name)
+        whole = trained(replace(kind, options=began, model=without_null(model)), folder / name)
         found[name] = shutil.move(whole, folder / f"{name}-run")
     return found
+
+
+def without_null(model: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each for each in model if each != "model.pretrained=null")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return runs_of(tmp_path_factory.mktemp("runs"), KINDS, MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +93,24 @@ def rows_of_all(each: int) -> list[Row]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_mixed_batch_has_the_bits_of_each_runs_own_predictions(runs: dict[str, Path], precision: str) -> None:
+    require_own_bits(runs, rows_of_all(9), precision)
+
+
+def test_runs_of_modernbert_are_mixed_too(tmp_path: Path) -> None:
+    kinds = {name: KINDS[name] for name in ("topics", "pairs", "tags")}
+    rows = [row for row in rows_of_all(9) if row[RUN] in kinds]
+    require_own_bits(runs_of(tmp_path, kinds, MODERN), rows, "fp32")
+
+
+def require_own_bits(runs: dict[str, Path], rows: list[Row], precision: str) -> None:
+    """Assert that rows of all runs together get what each run predicts for its own."""
     mix = mixed(runs, precision=precision)
-    rows = rows_of_all(9)
     found = mix.predict(mix.encode(rows), with_logits=True)
     for name, run in runs.items():
         own = nlu.load(run, device="cpu", precision=precision).predictor
         places = [place for place, row in enumerate(rows) if row[RUN] == name]
         expected = own.predict(own.encode([rows[place] for place in places]), with_logits=True)
         assert [found[place] for place in places] == expected
-    mix.batch_size = 5
-    assert mix.predict(mix.encode(rows), with_logits=True) == found
 
 
 def test_runs_differ_and_hold_the_weights_of_the_encoder_once(runs: dict[str, Path]) -> None:

@@ -301,13 +301,13 @@ class AttentionByLength:
     def __init__(self, lengths: list[int], heads: int, reach: int | None = None):
         self._heads, self._tokens = heads, sum(lengths)
         self._groups = [(length, len(list(same))) for length, same in groupby(lengths)]
-        self._windows: dict[int, tuple[Blocks, Tensor]] = {}
-        """blocks and mask of the lengths that are longer than a window"""
+        self._windows: dict[tuple[int, int], tuple[Blocks, Tensor]] = {}
+        """blocks and mask of groups that are longer than a window, by their length and number"""
         for length, count in self._groups if reach is not None else ():
             assert reach is not None
             if length > reach + 1:
                 blocks = Blocks(length, reach)
-                self._windows[length] = blocks, blocks.seen(torch.full((count,), length))
+                self._windows[length, count] = blocks, blocks.seen(torch.full((count,), length))
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for every token; (T, D)."""
@@ -337,7 +337,7 @@ class AttentionByLength:
     def _mixed(self, groups: list[tuple[Tensor, ...]], dropout_p: float) -> Tensor:
         mixed, first = [], 0
         for (query_BHQE, key_BHLE, value_BHLE), (length, count) in zip(groups, self._groups, strict=True):
-            blocks, mask = self._windows.get(length, (None, None))
+            blocks, mask = self._windows.get((length, count), (None, None))
             if blocks is not None:
                 query_BHQE, key_BHLE, value_BHLE = (
                     blocks.queries(query_BHQE), blocks.keys(key_BHLE), blocks.keys(value_BHLE),
