@@ -213,6 +213,14 @@ class Relevance(Classes):
 
 
 @dataclass(kw_only=True)
+class Grade(Relevance):
+    """A relevance that a model predicts as one number."""
+
+    kind = "grade"
+    takes_columns = False
+
+
+@dataclass(kw_only=True)
 class LabelSet(Classes):
     """Any number of labels."""
 

@@ -164,7 +164,8 @@ class _Score:
             return f"log-odds of {', '.join(names[tag] for _, tag in self.tags)}"
         if self.subject in ("class", "label_set"):
             return f"log-odds of {names[self.number]}"
-        return "the number" if self.subject == "number" else "the cosine of both texts"
+        of_pairs = "the cosine of both texts" if self.trained.layout.name == "sides" else "the score of the pair"
+        return "the number" if self.subject == "number" else of_pairs
 
     def __call__(self, batch: Batch, outputs: Outputs) -> Tensor:
         """Return the score of each copy, (B,), float32."""

@@ -125,7 +125,7 @@ class Kl(Loss):
 class OfQueries(Loss):
     """Facts of losses that compare the rows of a query."""
 
-    kinds = ("classes",)
+    kinds = ("classes", "grade")
     reads = "groups"
     scale: PositiveFloat = 1.0
     """Factor of the scores; 1 = off; for cosines, which are at most 1, such as 20."""

@@ -170,7 +170,7 @@ class Rerank(Facts):
     """Score the candidates of a query, each in one sequence with it."""
 
     layouts = ("pair",)
-    target = "nlu.data.targets.Relevance"
+    target = "nlu.data.targets.Grade"
     heads = OF_ROWS
     own_loss = "nlu.losses.of_queries.Listwise"
     reads = ("groups",)

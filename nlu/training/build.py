@@ -26,7 +26,7 @@ from nlu.data.opening import Store
 from nlu.data.prepare import prepare
 from nlu.data.seeds import stable_seed
 from nlu.data.store_plan import Plan, plan_of
-from nlu.data.targets import Number, Target
+from nlu.data.targets import Grade, Number, Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
 from nlu.display.progress_bars import Progress, bars
@@ -194,7 +194,9 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
         model = assemble(config, task, store.target, store.layout.name, store.tokenizer, source)
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
-        scale = (store.target.mean, store.target.sd) if isinstance(store.target, Number) else None
+        # Grades have no unit of their own.
+        unit = (0.0, 1.0) if isinstance(store.target, Grade) else None
+        scale = (store.target.mean, store.target.sd) if isinstance(store.target, Number) else unit
         load_into(model, source, labels=store.labels, rows_V=data.rows_V, scale=scale)
         if (after := getattr(model.backbone, "after", None)) is not None:
             longest = max(own.data["max_len"] for own in (config.members or {"": config}).values())

@@ -10,7 +10,7 @@ import pytest
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from tests.inference.runs import evaluate, kept, predict, trained
+from tests.inference.runs import evaluate, export, kept, predict, trained
 from tests.training.in_process import train
 from tests.training.kinds import KINDS, read, write
 
@@ -109,3 +109,19 @@ def test_a_run_of_another_task_ranks_nothing(run: Path, tmp_path: Path) -> None:
         nlu.load(other).rank("a", ["b"])
     with pytest.raises(DataError, match="row 2: field text_b: '' is empty"):
         nlu.load(run).rank("a", ["b", ""])
+
+
+def test_an_export_is_a_cross_encoder_of_others_from_which_a_run_goes_on(run: Path, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    options = KINDS["rerank"].overrides(tmp_path, dev_rows=23)
+    first = ("model.pooling=first", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/first")
+    train(*options, *first)
+    export(f"run={tmp_path}/first", "format=huggingface", f"out={tmp_path}/exported")
+    records = kept(tmp_path / "first")
+    model = sentence_transformers.CrossEncoder(str(tmp_path / "exported"), device="cpu")
+    scores = model.predict([(one["text_a"], one["text_b"]) for one in records], show_progress_bar=False)
+    assert scores == pytest.approx([one["score"] for one in records], abs=1e-6)
+    theirs = ("model=hf", f"model.pretrained={tmp_path}/exported", "model.pooling=first", "head=transformers")
+    rows = [one for one in options if not one.startswith(("model", "loss"))]
+    train(*rows, *theirs, "trainer.max_duration=1st", "optimizer.lr=1e-30", f"hydra.run.dir={tmp_path}/again")
+    assert [one["score"] for one in kept(tmp_path / "again")] == pytest.approx(list(scores), abs=1e-5)

@@ -2,7 +2,7 @@
 masked words, also with the order of sentences or a label, nothing."""
 
 from nlu.data.targets.base import ONE_CLASS, SCORING, Gathered, Target
-from nlu.data.targets.classes import Classes, LabelSet, NoTarget, Relevance
+from nlu.data.targets.classes import Classes, Grade, LabelSet, NoTarget, Relevance
 from nlu.data.targets.labelled_words import LabelledWords
 from nlu.data.targets.masked import MaskedWords
 from nlu.data.targets.number import Number
@@ -11,6 +11,6 @@ from nlu.data.targets.soft import SoftClasses
 from nlu.data.targets.tags import Tags
 
 __all__ = [
-    "ONE_CLASS", "SCORING", "Classes", "Gathered", "LabelSet", "LabelledWords", "MaskedWords", "NoTarget", "Number",
-    "Relevance", "SentenceOrder", "SoftClasses", "Tags", "Target",
+    "ONE_CLASS", "SCORING", "Classes", "Gathered", "Grade", "LabelSet", "LabelledWords", "MaskedWords", "NoTarget",
+    "Number", "Relevance", "SentenceOrder", "SoftClasses", "Tags", "Target",
 ]  # fmt: skip

@@ -250,10 +250,6 @@ class Relevance(Classes):
     def close(self) -> None:
         """The names are fixed from the start."""
 
-    @property
-    def num_outputs(self) -> int:
-        return 1
-
     def relevances(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
         """Return the label of each row as a number; (B,), float32."""
         return stored.scalars("target", rows_B).astype(np.float32)
@@ -276,8 +272,24 @@ class Relevance(Classes):
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
         """Leave out the count of irrelevant pairs if it is 0, because a set need not have any."""
-        counts = named_counts(self.names, np.bincount(self.numbers(stored, rows_N), minlength=2))
+        counts = named_counts(list(self.NAMES), np.bincount(self.numbers(stored, rows_N), minlength=2))
         return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
+
+
+@takes(schemas.Grade)
+class Grade(Relevance):
+    """A relevance that a model predicts as one number, in any unit."""
+
+    @property
+    def names(self) -> list[str]:
+        return []
+
+    @property
+    def num_outputs(self) -> int:
+        return 1
+
+    def meta(self) -> dict[str, object]:
+        return {"names": list(self.NAMES), "remap": None}
 
 
 @takes(schemas.LabelSet)

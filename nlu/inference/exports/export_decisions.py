@@ -37,7 +37,8 @@ PIPELINE_BATCH = 32
 def of_run(found: Sequence[Record], trained: Trained) -> list[Decision]:
     """Return the decisions in the predictions of the run."""
     of_spans = trained.target.kind == "tags" and not isinstance(trained.kind, UnitClassesKind)
-    return [one["spans" if of_spans else "prediction"] for one in found]
+    column = "spans" if of_spans else next(iter(trained.kind.columns))
+    return [one[column] for one in found]
 
 
 def is_same(one: Decision, other: Decision) -> bool:

@@ -65,6 +65,7 @@ PROBLEMS: dict[str, Problem] = {
     "soft_classes": "single_label_classification",
     "label_set": "multi_label_classification",
     "number": "regression",
+    "grade": "regression",
 }
 READ_BY = {
     "first": "the first token",
@@ -161,7 +162,7 @@ def model_of(trained: Trained) -> "PreTrainedModel":
     if getattr(head, "is_sigmoid", False):
         # The pipeline of transformers then computes the sigmoid, as the run does.
         labels["problem_type"] = PROBLEMS["label_set"]
-    elif trained.target.kind == "number":
+    elif trained.target.kind in ("number", "grade"):
         labels["sentence_transformers"] = RAW
     if isinstance(head, TransformersHead):
         assert isinstance(theirs, HuggingFace)

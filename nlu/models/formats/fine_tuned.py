@@ -153,8 +153,7 @@ def in_order(model: TaskModel, tensors: Weights, theirs: Sequence[str], ours: Se
     """Return the tensors of a former run with the rows of its head, for the labels `theirs`, in the order of `ours`."""
     rows, found = [theirs.index(label) for label in ours], dict(tensors)
     for name in (f"{last_of(model)}.weight", f"{last_of(model)}.bias", "head.start_C", "head.end_C"):
-        # A relevance has two names and one output.
-        if name in found and len(found[name]) == len(rows):
+        if name in found:
             found[name] = found[name][rows]
     if (of_crf := "head.transitions_CC") in found:
         found[of_crf] = found[of_crf][rows][:, rows]

@@ -49,9 +49,7 @@ class TransformersHead(nn.Module):
         self.wants: Wanted | tuple[Wanted, ...] = wanted_by(target)
         self.drops = self.wants == "pooled"
         what: What = "SequenceClassification" if self.drops else "TokenClassification"
-        names = list(target.names)
-        if len(names) != target.num_outputs:
-            names = [f"LABEL_{number}" for number in range(target.num_outputs)]
+        names = list(target.names) or [f"LABEL_{number}" for number in range(target.num_outputs)]
         found = module_of(what, encoder, names)
         if found is None:
             raise UserError(
