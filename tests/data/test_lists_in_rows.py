@@ -130,15 +130,18 @@ def test_a_batch_has_one_sequence_for_the_query_of_several_rows(write, open_file
             assert tokens == apart.tokens_T[own_start : own_start + int(apart.lengths_S[own])].tolist()
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [0, 1, 2, 3, 5]])
-def test_the_shared_sequence_is_that_of_the_first_row_in_any_batch(order, write, open_files):
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1], [2], [2, 3, 5]])
+def test_what_decides_the_random_numbers_of_a_row_is_the_same_in_any_batch(order, write, open_files):
     path = write("a.jsonl", jsonl(ROWS))
     part = open_files(train=path, dev=path, **RELEVANCE).sets["train"]
-    batch = collate(part, np.array(order))
-    example_S, number_S = batch.origin_S()
-    place = batch.examples_B.tolist().index(2)
-    shared = int(batch.sequences_KB[0, place])
-    assert batch.examples_B[example_S[shared]] == 0 and number_S[shared] == 0
+
+    def identities(examples):
+        batch = collate(part, np.array(examples))
+        places = batch.sequences_KB[:, batch.examples_B.tolist().index(2)].tolist()
+        example_S, number_S = batch.identities_S()
+        return [(int(example_S[place]), int(number_S[place])) for place in places]
+
+    assert identities(order) == identities(range(6)) and identities(order)[1] == (2, 1)
 
 
 def test_labels_and_queries_of_a_batch_are_those_of_its_rows(write, open_files):
