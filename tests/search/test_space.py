@@ -59,7 +59,7 @@ def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_without_a_loade
     with initialize_config_dir(config_dir=str(conf_dir())):
         loader = GlobalHydra.instance().config_loader()
         space = read_space({"optimizer": "glob(adamw*)"}, None, ["scheduler=glob(*,exclude=one*)"], loader)
-    assert set(space.params["optimizer"].choices) == {"adamw", "adamw_base", "adamw_scratch"}
+    assert set(space.params["optimizer"].choices) == {"adamw", "adamw_base", "adamw_few", "adamw_scratch"}
     assert set(space.params["scheduler"].choices) == {"constant", "exponential"}
     with pytest.raises(UserError, match=r"scheduler=glob\(\*\): ConfigLoader is not set; write choice"):
         read_space(None, None, ["scheduler=glob(*)"])
