@@ -101,7 +101,7 @@ class FewShot(Frozen):
         return {CONTRASTIVE: 1.0}
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
-        return {CONTRASTIVE: int(same_class(batch.targets["labels"]).any(1).sum())}
+        return {CONTRASTIVE: len(batch)}
 
     def terms(
         self, task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
@@ -111,18 +111,13 @@ class FewShot(Frozen):
         return {CONTRASTIVE: contrastive(vectors_BD, batch.targets["labels"], self.temperature)}
 
 
-def same_class(labels_B: Tensor) -> Tensor:
-    """Return which other examples have the class of an example; (B, B)."""
-    return (labels_B[:, None] == labels_B).fill_diagonal_(False)
-
-
 def contrastive(vectors_BD: Tensor, labels_B: Tensor, temperature: float) -> Tensor:
     """Return the sum over examples of the mean of -log p(other) over others of the same class; nats.
 
     p is the softmax over all other examples of cosine / temperature. An example that is alone in its class counts 0.
     """
     unit_BD = F.normalize(vectors_BD, dim=1)
-    is_same_BB = same_class(labels_B)
+    is_same_BB = (labels_B[:, None] == labels_B).fill_diagonal_(False)
     # Finite, so that an example without any other has no NaN as gradient.
     logits_BB = (unit_BD @ unit_BD.T / temperature).fill_diagonal_(torch.finfo(unit_BD.dtype).min)
     log_p_BB = F.log_softmax(logits_BB, 1).masked_fill(~is_same_BB, 0)
@@ -131,7 +126,10 @@ def contrastive(vectors_BD: Tensor, labels_B: Tensor, temperature: float) -> Ten
 
 def _require_classes(model: TaskModel, context: Context) -> None:
     if isinstance(context.store, MixedStore):
-        raise UserError("data is mixture, but the head of method=fewshot and frozen is fitted to the rows of one set")
+        raise UserError(
+            "data is mixture, but the head of method=fewshot and frozen is fitted to the rows of one set; train each "
+            "set in a run of its own, or set method=plain"
+        )
     target, loss = context.store.target, getattr(context.task, "loss", None)
     if target.kind != "classes" or not isinstance(model.head, LinearHead):
         raise UserError(
@@ -145,7 +143,5 @@ def _require_classes(model: TaskModel, context: Context) -> None:
             "and frozen gives them; set loss=cross_entropy"
         )
     train = context.store.sets["train"]
-    if train.is_growing:
-        raise UserError("data.stream is true, but method=fewshot and frozen fit the head to rows that are all there")
     if len(np.unique(target.strata(train.stored, train.rows_N)[0])) < 2:
         raise UserError("data.train has rows of one class only, from which no head can be fitted; add another class")

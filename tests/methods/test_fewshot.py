@@ -51,12 +51,9 @@ def test_a_text_alone_in_its_micro_batch_gives_no_gradient_and_no_nan():
     assert torch.equal(vectors.grad, torch.zeros(1, 4))
 
 
-def test_examples_with_another_of_their_class_are_counted(parts_of):
-    parts = parts_of()
-    method = FewShot()
-    labels = parts.batch.targets["labels"].tolist()
-    alone = sum(labels.count(label) == 1 for label in labels)
-    assert alone == 1 and method.counts(parts.task, parts.batch) == {"contrastive": len(labels) - alone}
+def test_the_steps_train_the_encoder_and_leave_the_head_to_the_fit(parts_of):
+    parts, method = parts_of(), FewShot()
+    assert method.counts(parts.task, parts.batch) == {"contrastive": len(parts.batch)}
     method.backward(parts.task, parts.model, parts.batch, {"contrastive": 1.0}, nullcontext)
     largest = {name: float(value.abs().max()) for name, value in parts.gradients().items()}
     assert max(value for name, value in largest.items() if name.startswith("backbone.")) > 1e-3
@@ -149,5 +146,5 @@ def test_a_long_text_is_read_by_the_mean_of_its_windows(tmp_path):
 
 def test_the_choice_alone_makes_a_run_of_few_rows():
     config = composed(*(one for one in TINY if not one.startswith("trainer.")), "method=fewshot", "data=tnews")
-    assert config.trainer.eval_interval == 0 or config.trainer.eval_interval == "0"
+    assert str(config.trainer.eval_interval) == "0"
     assert config.trainer.bucket_batches == 1 and config.trainer.max_duration.endswith("ep")
