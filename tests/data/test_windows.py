@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nlu.data.examples import in_memory
 from nlu.data.layouts import LAYOUTS
 from nlu.data.windows import UNCUT, Lengths
-from tests.data.test_encoding import ROBERTA_LIKE, TOKENIZERS, UNITS, rows
+from tests.data.test_encoding import ROBERTA_LIKE, TEXTS, TOKENIZERS, UNITS, rows
 
 SIZES = st.integers(8, 14).flatmap(lambda max_len: st.tuples(st.just(max_len), st.integers(0, max_len // 2)))
 LONG = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=60), min_size=1, max_size=6)
@@ -84,3 +84,14 @@ def test_a_packed_batch_finds_each_unit_in_its_window(texts, sizes):
     assert in_order == [
         wanted[begins[row] + number] for row in order_B for number in range(encoded.window_counts_N[row])
     ]
+
+
+@given(TOKENIZERS, st.lists(TEXTS, min_size=1, max_size=4))
+def test_a_prompt_is_read_as_the_beginning_of_its_text_only(tokenizer, texts):
+    plain, layout = Lengths(12), LAYOUTS["sides"]
+    own = Lengths(12, prompts={"text_b": "a b "})
+    found = own.encode(layout, tokenizer, [{"text_a": text, "text_b": text} for text in texts])
+    expected = plain.encode(layout, tokenizer, [{"text_a": text, "text_b": f"a b {text}"} for text in texts])
+    assert np.array_equal(found.tokens, expected.tokens) and np.array_equal(found.boundary_N, expected.boundary_N)
+    # Stores of older versions keep their names.
+    assert plain.settings() == [] and own.settings() == ["cut", {"text_b": "a b "}]
