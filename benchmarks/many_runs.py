@@ -4,7 +4,7 @@
     python benchmarks/many_runs.py --runs FOLDER     runs that an earlier call has trained there
 
 The runs are of SimBERT-tiny (or --model), trained for a few steps on 200 rows of TNEWS, AFQMC, LCQMC and ChnSentiCorp.
-A request holds one row of one run, drawn at random; 64 clients keep their connections and send the next request when
+A request holds one row of one run, drawn at random; clients keep their connections and send the next request when
 the last one is answered. Both sides get the same stream in alternating turns, on the cores of the clients. Every answer
 must be what `nlu.load(...).predict` gives that row by itself, to the bit. On a machine with other work, requests for a
 second of the servers' processors compare where those for a second of the clock do not. The 16 processes are forked from
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from afqmc import built, composed, options, scratch_folder, subset
-from serve_load import CLIENTS, Client, answers, expected_of, free_port
+from serve_load import Client, answers, expected_of, free_port
 from table import Row, show
 
 SETS = {"tnews": "classify", "afqmc": "match", "lcqmc": "match", "chnsenticorp": "classify"}
@@ -65,17 +65,19 @@ def requests_of(runs: dict[str, Path], model: str, threads: int) -> list[Request
     return found
 
 
-def load(pids: dict[int, int], ports: dict[str, int], requests: Sequence[Request], count: int) -> tuple[float, float]:
-    """Send that many requests, drawn at random, from all clients; returns how many a second of the clock, and a second
-    of the servers' processors."""
+def load(
+    pids: dict[int, int], ports: dict[str, int], requests: Sequence[Request], clients: int, count: int
+) -> tuple[float, float]:
+    """Send that many requests, drawn at random, from so many clients; returns how many a second of the clock, and a
+    second of the servers' processors."""
 
     async def work(numbers: Iterator[int], rng: random.Random) -> None:
-        clients = {port: Client(port) for port in ports.values()}
-        for client in clients.values():
+        connections = {port: Client(port) for port in ports.values()}
+        for client in connections.values():
             await client.begin()
         for _ in numbers:
             name, body, right = rng.choice(requests)
-            client = clients[ports[name]]
+            client = connections[ports[name]]
             try:
                 answer = await client.ask(body)
             except (asyncio.IncompleteReadError, ConnectionError):
@@ -83,12 +85,12 @@ def load(pids: dict[int, int], ports: dict[str, int], requests: Sequence[Request
                 await client.begin()
                 answer = await client.ask(body)
             assert answer == right, (name, answer, right)
-        for client in clients.values():
+        for client in connections.values():
             client.end()
 
     async def all_of_them() -> None:
         numbers = iter(range(count))
-        await asyncio.gather(*(work(numbers, random.Random(seed)) for seed in range(CLIENTS)))
+        await asyncio.gather(*(work(numbers, random.Random(seed)) for seed in range(clients)))
 
     used_s, began_s = sum(map(processor_s, pids.values())), time.perf_counter()
     asyncio.run(all_of_them())
@@ -143,6 +145,7 @@ def measure(*words: str) -> list[Row]:
     parser = options(__doc__)
     parser.add_argument("--model", default="simbert_tiny")
     parser.add_argument("--runs", type=Path, default=None)
+    parser.add_argument("--clients", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--requests", type=int, default=1500, help="of each side, each turn")
     parser.add_argument("--peer-threads", type=int, default=1, help="of each of the 16 processes")
     arguments = parser.parse_args(words)
@@ -156,21 +159,27 @@ def measure(*words: str) -> list[Row]:
     ):
         sides = ((their_pids, theirs), (our_pids, ours))
         for side in sides:
-            load(*side, requests, 200)
-        turns = [[load(*side, requests, arguments.requests) for side in sides] for _ in range(arguments.turns)]
+            load(*side, requests, 16, 100)
+        turns_of = {
+            clients: [[load(*side, requests, clients, arguments.requests) for side in sides]
+                      for _ in range(arguments.turns)]
+            for clients in arguments.clients
+        }  # fmt: skip
         used_mb = resident_mb(our_pids[of_all])
-    with serving({of_all: paths[0]}, arguments.threads) as pids:
-        load(pids, dict.fromkeys(runs, of_all), [one for one in requests if one[0] in paths[0]], 300)
-        one_mb = resident_mb(pids[of_all])
-    claim, peer = f"serve {len(runs)} runs, {arguments.model}", f"{len(runs)} processes"
-    by_clock, by_processor = (
-        [statistics.median(turn[side][unit] for turn in turns) for side in (0, 1)] for unit in (0, 1)
+    alone = free_port()
+    with serving({alone: paths[-1]}, arguments.threads) as pids:
+        # The run with the longest texts.
+        own = [one for one in requests if one[0] == list(runs)[-1]]
+        load(pids, dict.fromkeys(runs, alone), own, max(arguments.clients), 100)
+        one_mb = resident_mb(pids[alone])
+    claim, peer, found = f"serve {len(runs)} runs, {arguments.model}", f"{len(runs)} processes", []
+    for clients, turns in turns_of.items():
+        for unit, name in enumerate(("requests/s", "requests/s of a processor")):
+            both = [statistics.median(turn[side][unit] for turn in turns) for side in (0, 1)]
+            found.append(Row(f"{claim}, {clients} clients", peer, name, *both, 3.0))
+    found.append(
+        Row(f"{claim}, memory", "one process of one run", "MB", one_mb, used_mb, 1 / 1.2, lower_is_better=True)
     )
-    found = [
-        Row(claim, peer, "requests/s", *by_clock, 3.0),
-        Row(claim, peer, "requests/s of a processor", *by_processor, 3.0),
-        Row(f"{claim}, memory", "one process of one run", "MB", one_mb, used_mb, 1 / 1.2, lower_is_better=True),
-    ]
     show(found)
     return found
 

@@ -22,6 +22,7 @@ from nlu.inference.predictor import Predictor, warn_of_not_finite
 from nlu.models.adapters.several import Owners, with_updates
 from nlu.models.encoder import Encoded
 from nlu.models.formats.sentence_folder import finished
+from nlu.training.memory import release
 
 RUN = "run"
 """the key of a row that names its run"""
@@ -50,6 +51,8 @@ class Mix:
         encoders = {run: each.trained.model.get_submodule("backbone") for run, each in self.predictors.items()}
         self._encoder = with_updates(encoders, self._owners)
         self._encoder.layout = MIXED
+        # Each run was loaded with a copy of the weights of its own.
+        release(self._device)
 
     def encode(self, rows: Sequence[Values]) -> list[Share]:
         """Return the tokens of valid rows, which name their runs, run by run."""
