@@ -253,8 +253,8 @@ class Evaluate(Run, Shared, _Compiling, _Head):
     max_rows: PositiveInt | None = None
     """Rows of each set to score, drawn by the seed with the same share of each label; null = all."""
     group_by: str | int | None = None
-    """Column, by name or number from 0, whose equal values form a query: intervals draw whole queries, and classifiers
-    get scores of queries; null = none."""
+    """Column, by name or number from 0, whose equal values form a group, such as a query: intervals draw whole groups;
+    null = none."""
     resamples: NonNegativeInt = 1000
     """Bootstrap resamples for the 95 % intervals; 0 = none."""
 

@@ -94,6 +94,7 @@ max_loss fractions eval_rows -> fraction=0.3 | nlu.prune shows the score before 
 best_f1 threshold_f1 best_accuracy threshold_accuracy -> - | task.threshold=auto of nlu.train chooses the threshold
 format=torch_export -> format=onnx
 model=re2 -> model=match_cnn task=match | the words of two texts are no longer aligned
+task.score_queries -> task=rerank | with MRR, NDCG and MAP of each query
 optimizer.kernel -> - | torch's fused kernel updates the weights on CUDA
 --html -> --json | it has the whole texts
 --near --by --rank-by --seed -> - | nlu.report errors shows classes and lengths; python -m nlu.data finds equal texts

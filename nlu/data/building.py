@@ -89,7 +89,7 @@ class Builder:
     ) -> Iterator[Good]:
         """Yield the usable rows of each chunk of a set."""
         # Folds group training rows only; any set can be scored by group.
-        with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
+        with_group = self._plan.is_trained or name == "train"
         files, sources, target = self._plan.files, self._plan.sets[name], self._plan.target
         split = partial(labels_of, separator=files.label_separator) if target.kind == "label_set" else None
         self._seen = Collector(self._reading, sources[0].path, split, has_labels=files.given_labels is not None)

@@ -132,8 +132,6 @@ class Plan:
     """whether the target is closed, because weights were trained for it"""
     shared: SharedStores | None = None
     """where other machines look for the store too"""
-    scores_groups: bool = False
-    """whether the rows of every set have groups, and not only those of train"""
 
     def fingerprint(self, sets: dict[str, list[SourceFile]]) -> str:
         """Return 24 hex digits that identify the content of some of the sets.
@@ -169,8 +167,6 @@ class Plan:
             shaped_by["long"] = settings
         if files.layout is not None:
             shaped_by["own_layout"] = _named(self.layout)
-        if self.scores_groups:
-            shaped_by["scores_groups"] = True
         if self.is_trained:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing), *self._own_classes):
@@ -214,7 +210,6 @@ def plan_of(
     vocab: Path | None,
     group_by: str | int | None = None,
     shared: str | None = None,
-    scores_groups: bool = False,
 ) -> Plan:
     """Find the files, fields, layout and tokenizer of a store.
 
@@ -226,7 +221,6 @@ def plan_of(
         pretrained: folder of the weights that training starts from.
         vocab: file of a vocabulary.
         group_by: column of the training rows; rows with the same value are never split.
-        scores_groups: all sets have this column, since rows with the same value are scored together.
         shared: URL of an object store that has stores of other machines; a store that is built is added to it.
 
     Raises DataError for files, columns and vocabularies that cannot be used.
@@ -239,6 +233,4 @@ def plan_of(
     tokenizer = tokenizing.given(vocab, pretrained)
     shared_stores = SharedStores(shared) if shared else None
     reading = Reading.of(files, fields, group_by)
-    return Plan(
-        files, sets, reading, layout, empty, tokenizer, tokenizing, shared=shared_stores, scores_groups=scores_groups
-    )
+    return Plan(files, sets, reading, layout, empty, tokenizer, tokenizing, shared=shared_stores)

@@ -1,7 +1,7 @@
 """Score a trained run, or the initial weights of a configuration, on this rank.
 
-Further results of a set are confidence intervals, calibration, confusion matrix and scores of queries. A trained run is
-compared with the scores that it recorded; reasons why they may differ are named.
+Further results of a set are confidence intervals, calibration and confusion matrix. A trained run is compared with the
+scores that it recorded; reasons why they may differ are named.
 
 Axes: N rows of a set.
 """
@@ -42,7 +42,6 @@ from nlu.metrics.bootstrap import Blocks, Intervals, blocks_of, intervals_of_mea
 from nlu.metrics.calibration import AreaScorer, Bin, CalibrationScorer
 from nlu.metrics.classes import ConfusionScorer
 from nlu.metrics.kinds import kind_named
-from nlu.metrics.ranking import QueryScorer
 from nlu.metrics.scores import LabelRow, Record, Scorer
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
@@ -108,10 +107,8 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 
     def resampled() -> list[Scorer]:
         # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
-        asked: list[Scorer] = [QueryScorer(names)] if has_probabilities and group_N is not None else []
         more: list[Scorer] = [CalibrationScorer(names)] if has_probabilities else []
-        # What the command asks for comes first, because a task may have scores of other classes under the same names.
-        return [*asked, task.scorer(own), *more]
+        return [task.scorer(own), *more]
 
     # Rows of a query are resampled together; records of retrieval do not even contain vectors.
     joins = getattr(scored.scorer, "joins", True) and not scored.scores.by_query
@@ -121,14 +118,11 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     confusion = ConfusionScorer(names) if kind.is_one_label else None
     # With many classes, a thousand resamples of their areas would take minutes.
     by_class = AreaScorer(names) if has_probabilities and len(names) > 2 else None
-    for row, (example, record) in enumerate(_records(task, part, scored)):
-        with_group = {"id": row, "group": row, **record}
-        if group_N is not None:
-            with_group |= {"id": row, "group": int(group_N[example])}
+    for example, record in _records(task, part, scored):
         if blocks is not None:
-            blocks.add(example, with_group)
+            blocks.add(example, record)
         if confusion is not None:
-            confusion.add(with_group)
+            confusion.add(record)
         if by_class is not None:
             by_class.add(record)
     if confusion is not None:
@@ -144,8 +138,7 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
                 found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)
         return found
     whole = blocks.whole()
-    asked = [name for one in whole if isinstance(one, QueryScorer) for name in one.names]
-    found.metrics |= {name: value for name, value in metrics_of(whole).items() if name not in own or name in asked}
+    found.metrics |= {name: value for name, value in metrics_of(whole).items() if name not in own}
     found.calibration = next((one.bins() for one in whole if isinstance(one, CalibrationScorer)), None)
     if config.resamples:
         with progress.task(f"resampling {part.name}", config.resamples) as bar:
@@ -295,13 +288,12 @@ def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path
 def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks, progress: Progress) -> Store:
     """Return the store of the named sets."""
     files: Files = build(config.data)
-    of_task = config.folds.group_by if config.task.get("score_queries") else None
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
     # The first rank of a node encodes the rows; the others find its store on the disk.
     with ranks.leaders_go_first():
         store = prepare_scoring(
             files, names, trained.target, trained.layout.key, trained.tokenizer,
-            group_by=of_task if config.group_by is None else config.group_by, progress=bars(progress),
+            group_by=config.group_by, progress=bars(progress),
         )  # fmt: skip
     for name in store.sets if ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:

@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 
-from nlu.metrics.ranking import QueryScorer
 from nlu.metrics.scores import Columns, Record, Scores, by_label, micro, precision_recall_f1
 
 
@@ -25,11 +24,10 @@ class ClassScorer(Columns):
     A record holds `label`, `prediction`, `loss` (negative log likelihood in nats) and, with two classes, `margin`,
     any number that grows with the probability of the second class. Averages are over the classes that occur as label or
     prediction. Scores that need both classes among the labels (auc, average_precision) are NaN if one is absent.
-    `chosen_classes` adds micro averages over these. `score_queries` adds the scores of `QueryScorer`, for which a
-    record also holds `id`, `group` and `probabilities`. Memory: 9 bytes an example with two classes, else none.
+    `chosen_classes` adds micro averages over these. Memory: 9 bytes an example with two classes, else none.
     """
 
-    def __init__(self, names: list[str], *, chosen_classes: Sequence[str] | None = None, score_queries: bool = False):
+    def __init__(self, names: list[str], *, chosen_classes: Sequence[str] | None = None):
         # Areas under curves depend on the rank of every example; no other score needs more than counts.
         ranked = {"margin": "d", "label": "b"} if len(names) == 2 else {}
         super().__init__(names, sums=["loss"], **ranked)
@@ -37,7 +35,6 @@ class ClassScorer(Columns):
         """how often each class was predicted rightly, was predicted, and was right; the last one is that of units
         without prediction"""
         self.chosen = [self.number[name] for name in chosen_classes or ()]
-        self.queries = QueryScorer(names) if score_queries else None
         self.of_all: np.ndarray | None = None
 
     def add(self, record: Record) -> None:
@@ -46,8 +43,6 @@ class ClassScorer(Columns):
         self.counts_3C[1, prediction] += 1
         self.counts_3C[2, label] += 1
         self.keep({**record, "label": label})
-        if self.queries is not None:
-            self.queries.add(record)
 
     def count(self, label_N: np.ndarray, prediction_N: np.ndarray) -> None:
         """Count the numbers of classes."""
@@ -58,8 +53,6 @@ class ClassScorer(Columns):
     def merge(self, other: Self) -> None:
         super().merge(other)
         self.counts_3C += other.counts_3C
-        if self.queries is not None and other.queries is not None:
-            self.queries.merge(other.queries)
 
     def known(self) -> np.ndarray:
         """Return precision, recall and F1 of each class, NaN where a denominator is 0; (3, C).
@@ -93,8 +86,6 @@ class ClassScorer(Columns):
         if self.chosen:
             of_chosen = micro(right_C[self.chosen], predicted_C[self.chosen], wanted_C[self.chosen])
             scores |= dict(zip(("precision_chosen", "recall_chosen", "f1_chosen"), of_chosen, strict=True))
-        if self.queries is not None:
-            scores |= self.queries.result().metrics
         table = by_label(self.names, wanted_C, right_C, found_3C)
         return Scores({name: float(value) for name, value in scores.items()}, table)
 

@@ -1,16 +1,15 @@
-"""Scores of queries: retrieval ranks all candidates of the set; a classifier answers with its most probable row.
+"""Scores of queries, for each of which retrieval ranks all candidates of the set.
 
 Axes: Q queries, K candidates, D width.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import numpy as np
 
-from nlu.metrics.scores import Record, Scores, micro
+from nlu.metrics.scores import Record, Scores
 
 METRICS = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
 
@@ -84,41 +83,3 @@ class RankingScorer:
 def _ndcg(ranks: list[int], k: int) -> float:
     gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= k)
     return gain / sum(1 / math.log2(rank + 1) for rank in range(1, min(k, len(ranks)) + 1))
-
-
-class QueryScorer:
-    """Precision, recall and F1 of queries, each answered by its row with the lowest probability of the first class.
-
-    A query is found if the prediction for that row is right and not the first class. It is wrongly answered if the
-    prediction is wrong and not the first class. It is missed if one of its rows is not of the first class and it is not
-    found. A record holds `id` (the row), `group` (the query), `label`, `prediction` and `probabilities`; of equally
-    probable rows the one with the smaller `id` is used. The rows of a query may be spread over scorers that are merged,
-    each row in one of them; a scorer that is merged twice counts its rows twice. Memory: a few numbers for each row.
-    """
-
-    names = ("query_precision", "query_recall", "query_f1")
-
-    def __init__(self, names: Sequence[str]):
-        self.negative = names[0]
-        self.rows: dict[Hashable, list[tuple[float, int, bool, bool, bool]]] = defaultdict(list)
-        """of each query: the negative probability, the number, and whether the row is answered, right and wanted"""
-
-    def add(self, record: Record) -> None:
-        likely = 1 - record["probabilities"][self.negative]
-        is_given, is_wanted = record["prediction"] != self.negative, record["label"] != self.negative
-        is_right = is_given and record["prediction"] == record["label"]
-        self.rows[record["group"]].append((-likely, record["id"], is_given, is_right, is_wanted))
-
-    def merge(self, other: Self) -> None:
-        for query, rows in other.rows.items():
-            self.rows[query].extend(rows)
-
-    def result(self) -> Scores:
-        counts = np.zeros((3, 1), np.int64)
-        for rows in self.rows.values():
-            _, _, is_given, is_right, _ = min(rows)
-            is_missed = any(is_wanted for *_, is_wanted in rows) and not is_right
-            # A query that a resample draws twice counts twice.
-            times = len(rows) // len({number for _, number, *_ in rows})
-            counts += times * np.array([[is_right], [is_given], [is_right or is_missed]])
-        return Scores(dict(zip(self.names, micro(*counts), strict=True)))

@@ -261,6 +261,12 @@ def _leave_out_earlier(content: dict[str, Any]) -> None:
     trainer.pop("kernels", None)
     content.get("precision", {}).pop("master_weights", None)
     content.get("optimizer", {}).pop("kernel", None)
+    if content.get("task", {}).pop("score_queries", False):
+        # It needed the column of queries even where no fold did, and had metrics of its own.
+        if data.get("dev") is not None and content["folds"]["count"] is None:
+            content["folds"]["group_by"] = None
+        if str(trainer.get("major_metric")).startswith("query_"):
+            trainer["major_metric"] = None
     if trainer.get("devices") == "auto":
         trainer["devices"] = 1
 

@@ -37,7 +37,6 @@ class Classify(RowsOfLogits):
         self.thresholds: list[float] | None = None
         self.fallback = 0
         self.chosen_classes = keys.chosen_classes and list(map(str, keys.chosen_classes))
-        self.score_queries = keys.score_queries
         if keys.threshold is not None and isinstance(loss, Deciding):
             raise UserError(
                 f"task.threshold is {keys.threshold}, but this loss decides by its own rule; set task.threshold=null"
@@ -60,13 +59,7 @@ class Classify(RowsOfLogits):
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         logits_BC = to_host(outputs["logits"])
-        records = class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), logits_BC, self.decide)
-        if self.score_queries:
-            rows_B = part.rows_N[batch.examples_B]
-            groups = part.stored.scalars("group", rows_B).tolist()
-            for record, row, group in zip(records, rows_B.tolist(), groups, strict=True):
-                record |= {"id": row, "group": group}
-        return records
+        return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), logits_BC, self.decide)
 
     def decide(self, best: int, probabilities: Sequence[float]) -> int:
         """Return the predicted class, given the most probable one: that one, or the fallback below the threshold.
@@ -102,7 +95,7 @@ class Classify(RowsOfLogits):
             return ThresholdScorer(
                 self.known.names, aim=self.aim, rejected=self.fallback, given=given, chosen_classes=self.chosen_classes
             )
-        return ClassScorer(self.known.names, chosen_classes=self.chosen_classes, score_queries=self.score_queries)
+        return ClassScorer(self.known.names, chosen_classes=self.chosen_classes)
 
 
 @runtime_checkable

@@ -82,7 +82,6 @@ class OfClasses(Facts):
     binary_metrics: tuple[str, ...] = ("f1", "precision", "recall", "auc", "average_precision")
     metrics_by_key: Mapping[str, tuple[str, ...]] = {
         "chosen_classes": ("precision_chosen", "recall_chosen", "f1_chosen"),
-        "score_queries": ("query_precision", "query_recall", "query_f1"),
     }
     default_metric = "accuracy"
     rules_of_config = "nlu.tasks.task_rules.class_problems"
@@ -101,9 +100,6 @@ class Classify(OfClasses, Chosen):
     """With a threshold: the class of examples below it; null = the first class."""
     chosen_classes: list[str] | None = None
     """The classes that precision_chosen, recall_chosen and f1_chosen are about, micro averages; null = none."""
-    score_queries: bool = False
-    """Whether rows with the same value of folds.group_by are the candidates of a query, for query_precision,
-    query_recall and query_f1."""
 
 
 @dataclass(kw_only=True)

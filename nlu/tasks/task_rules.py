@@ -30,19 +30,10 @@ def class_problems(config: ConfigLike, constants: ConfigLike) -> Iterator[str]:
             "task.threshold is auto, but task.fallback is null; set task.fallback to the class of texts below their "
             "threshold"
         )
-    if task.get("score_queries") and threshold == "auto":
-        yield (
-            "task.threshold is auto, but task.score_queries scores predictions without it; set task.score_queries=false"
-        )
     if fallback is not None and threshold is None:
         yield f"task.fallback is {fallback}, but task.threshold is null; set task.threshold, or task.fallback=null"
     if task.get("chosen_classes") == []:
         yield "task.chosen_classes is [], which names no class; name some classes, or set task.chosen_classes=null"
-    if task.get("score_queries") and config["folds"]["group_by"] is None:
-        yield (
-            "task.score_queries is true, but folds.group_by is null; set folds.group_by to the column whose equal "
-            "values are one query, or task.score_queries=false"
-        )
     # With data.labels as a list the classes are known before the rows are read.
     labels = config["data"].get("labels")
     if isinstance(labels, list):

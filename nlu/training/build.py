@@ -380,7 +380,6 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
         pretrained=folder,
         vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None,
         group_by=config.folds.group_by,
-        scores_groups=bool(config.task.get("score_queries")),
         shared=config.stores,
     )
     if source is not None and plan.tokenizer is not None:

@@ -1,7 +1,5 @@
-"""Calibration, queries and chosen classes against numbers computed otherwise."""
+"""Calibration and chosen classes against numbers computed otherwise."""
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from nlu.metrics.calibration import BINS, AreaScorer, CalibrationScorer
 from nlu.metrics.classes import ClassScorer, ConfusionScorer
-from nlu.metrics.ranking import QueryScorer
 
 NAMES = ["no", "a", "b"]
 
@@ -23,10 +20,9 @@ def records(seed: int, count: int, names: list[str] = NAMES) -> list[dict[str, A
     return [
         {
             "label": names[rng.integers(len(names))], "prediction": names[int(p.argmax())],
-            "probability": float(p.max()),
-            "probabilities": dict(zip(names, p.tolist(), strict=True)), "id": row, "group": row // 3,
+            "probability": float(p.max()), "probabilities": dict(zip(names, p.tolist(), strict=True)),
         }
-        for row, p in enumerate(probability_NC)
+        for p in probability_NC
     ]  # fmt: skip
 
 
@@ -81,30 +77,6 @@ def test_areas_of_several_classes_are_those_of_scikit_learn(seed: int, count: in
     if len(mixed) == 3:
         label_N = one_hot_NC.argmax(1)
         assert wanted["auc_macro"] == pytest.approx(metrics.roc_auc_score(label_N, probability_NC, multi_class="ovr"))
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
-def test_queries_are_scored_as_by_hand(seed: int, count: int) -> None:
-    rows = records(seed, count)
-    found = wrong = missed = 0
-    for query in _queries(rows):
-        best = sorted(query, key=lambda row: (row["probabilities"]["no"], row["id"]))[0]
-        hit = best["prediction"] != "no" and best["prediction"] == best["label"]
-        found += hit
-        wrong += best["prediction"] != "no" and not hit
-        missed += any(row["label"] != "no" for row in query) and not hit
-    shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(count)]
-    scores = told(QueryScorer(NAMES), shuffled).result().metrics
-    assert scores["query_f1"] == pytest.approx(2 * found / max(1, 2 * found + wrong + missed))
-    assert scores["query_precision"] == pytest.approx(found / max(1, found + wrong))
-    assert scores["query_recall"] == pytest.approx(found / max(1, found + missed))
-
-
-def _queries(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    bounds = [place for place, row in enumerate(rows) if not place or row["group"] != rows[place - 1]["group"]]
-    for start, end in pairwise([*bounds, len(rows)]):
-        yield rows[start:end]
 
 
 @settings(max_examples=30)

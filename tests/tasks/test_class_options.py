@@ -1,17 +1,13 @@
-"""Thresholds by class, a class for texts below them, and scores of chosen classes and of queries, while training."""
+"""Thresholds by class, a class for texts below them, and scores of chosen classes, while training."""
 
 import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.data.dataset import Files
-from nlu.data.prepare import prepare
-from nlu.data.store_plan import plan_of
-from nlu.data.tokenizing import WordPiece
 from nlu.losses.bce import Bce
 from nlu.losses.bce_multilabel import BceMultilabel
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.tasks.classify import Classify, Match
+from nlu.tasks.classify import Classify
 from nlu.tasks.multilabel import Multilabel
 from tests.tasks.conftest import scored
 
@@ -81,43 +77,6 @@ def test_labels_have_a_threshold_each_which_is_no_metric(store_of):
     assert scores.metrics["recall_micro"] == pytest.approx(2 / 4)
     # Another set keeps them.
     assert task.scorer({"loss": 1.0}).threshold == {"b": 0.55}
-
-
-QUERIES = "q\tx\ta\t1\nr\tx\tb\t1\nq\tx\tc\t0\nr\ty\td\t0\ns\ty\te\t0\nq\tz\tf\t0\nt\tz\tg\t0\nt\tz\th\t1\n"
-
-
-def queries(tmp_path):
-    path = tmp_path / "q.tsv"
-    path.write_text(QUERIES)
-    files = Files(train=str(path), dev=str(path), fields={"text_a": 1, "text_b": 2, "label": 3}, labels=["0", "1"])
-    return prepare(plan_of(
-        files, WordPiece(min_count=1), Match.target, Match.layouts, pretrained=None, vocab=None, group_by=0,
-        scores_groups=True,
-    ))  # fmt: skip
-
-
-def test_a_query_is_answered_by_its_most_probable_candidate(tmp_path):
-    store = queries(tmp_path)
-    task = Match(CrossEntropy(), store.target, score_queries=True)
-    positive = [0.9, 0.4, 0.8, 0.3, 0.7, 0.2, 0.6, 0.55]
-    scores, records = scored(task, store, log([[1 - p, p] for p in positive]))
-    # q: its best row is right. r: its best row is not predicted, so it is missed. s: wrong, and nothing to find.
-    # t: wrong, and missed. So 1 is found, 2 wrongly answered, 2 missed.
-    expected = {"query_precision": 1 / 3, "query_recall": 1 / 3, "query_f1": 2 / (2 + 2 + 2)}
-    assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected)
-    assert set(scores.metrics) == {*task.metrics, *task.binary_metrics}
-    # Two processes score every other row: the rows of a query are in both.
-    halves = [task.scorer({}), task.scorer({})]
-    for number, record in enumerate(records):
-        halves[number % 2].add(record)
-    halves[0].merge(halves[1])
-    assert halves[0].result() == scores
-    # A resample that draws all rows twice has the same scores.
-    halves[0].merge(task.scorer({}))
-    twice = task.scorer({})
-    for _ in range(2):
-        twice.merge(halves[0])
-    assert {name: twice.result().metrics[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Runs whose weights are chosen by scores of queries or of some classes, with a class for unsure predictions."""
+"""Runs whose weights are chosen by scores of some classes, with a class for unsure predictions."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,24 +14,10 @@ from tests.training.kinds import Row, read, write
 def rows(count: int, seed: int) -> list[Row]:
     rng = np.random.default_rng(seed)
     made = []
-    for number in range(count):
+    for _ in range(count):
         first, second = (" ".join(rng.choice(list("abcd"), 3)) for _ in range(2))
-        query = f"q{number // 3}"
-        made.append({"text_a": first, "text_b": second, "label": str(int(first[0] == second[0])), "query": query})
+        made.append({"text_a": first, "text_b": second, "label": str(int(first[0] == second[0]))})
     return made
-
-
-def query_f1(records: list[dict[str, Any]], groups: list[str]) -> float:
-    """The definition, for each query by itself."""
-    found = wrong = missed = 0
-    for query in set(groups):
-        own = [one for one, group in zip(records, groups, strict=True) if group == query]
-        best = max(own, key=lambda one: one["probabilities"]["1"])
-        right = best["prediction"] == best["label"] == "1"
-        found += right
-        wrong += best["prediction"] == "1" and not right
-        missed += any(one["label"] == "1" for one in own) and not right
-    return 2 * found / (2 * found + wrong + missed) if found + wrong + missed else 0.0
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +27,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(folder / f"{name}.jsonl", rows(count, len(name)))
     files = [f"data.{name}={folder}/{name}.jsonl" for name in ("train", "dev", "test")]
     train(
-        *TINY, "task=match", "data=files", *files, "task.score_queries=true", "folds.group_by=query",
+        *TINY, "task=match", "data=files", *files,
         "task.chosen_classes=['1']", "task.threshold={0: 0.55}", "task.fallback='1'",
-        "trainer.major_metric=query_f1", "trainer.max_duration=6st", "trainer.eval_interval=2st",
+        "trainer.major_metric=f1_chosen", "trainer.max_duration=6st", "trainer.eval_interval=2st",
         f"hydra.run.dir={folder}/run",
     )  # fmt: skip
     return folder / "run"
 
 
-def test_the_weights_with_the_best_score_of_queries_are_kept(run: Path) -> None:
+def test_the_weights_with_the_best_score_of_chosen_classes_are_kept(run: Path) -> None:
     found = json.loads((run / "result.json").read_text())
-    assert (found["best"]["set"], found["best"]["metric"]) == ("dev", "query_f1")
+    assert (found["best"]["set"], found["best"]["metric"]) == ("dev", "f1_chosen")
     for name in ("dev", "test"):
         records = kept(run, name)
-        groups = [row["query"] for row in read(run.parent / f"{name}.jsonl")]
         metrics = found["metrics"][name]
-        assert metrics["query_f1"] == pytest.approx(query_f1(records, groups))
         assert metrics["f1_chosen"] > 0, "or the scores show nothing"
         right = sum(one["prediction"] == one["label"] == "1" for one in records)
         both = sum(one["prediction"] == "1" for one in records) + sum(one["label"] == "1" for one in records)
@@ -71,16 +54,12 @@ def test_rows_that_a_run_did_not_see_are_scored_and_predicted_by_its_rules(run: 
     write(tmp_path / "new.jsonl", new := rows(24, 9))
     order = (f"run={run}", f"data.test={tmp_path}/new.jsonl", "resamples=20")
     evaluate(*order, f"out={tmp_path}/of_run")
-    evaluate(*order, f"out={tmp_path}/asked", "group_by=query")
-    of_run, asked = (
-        json.loads((tmp_path / name / "result.json").read_text())["metrics"]["test"] for name in ("of_run", "asked")
-    )
+    of_run = json.loads((tmp_path / "of_run/result.json").read_text())["metrics"]["test"]
     write(tmp_path / "bare.jsonl", [{name: row[name] for name in ("text_a", "text_b")} for row in new])
     predict(f"run={run}", f"input={tmp_path}/bare.jsonl", f"output={tmp_path}/found.jsonl", "scores=true")
     predicted = [row["prediction"] for row in read(tmp_path / "found.jsonl")]
     records = kept(tmp_path / "of_run", "test")
     assert predicted == [one["prediction"] for one in records]
-    assert of_run["query_f1"] == asked["query_f1"] == pytest.approx(query_f1(records, [row["query"] for row in new]))
     right = sum(one["prediction"] == one["label"] == "1" for one in records)
     assert of_run["recall_chosen"] == pytest.approx(right / sum(one["label"] == "1" for one in records))
 

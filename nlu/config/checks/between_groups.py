@@ -196,8 +196,7 @@ def _repeats(config: Config) -> Iterator[str]:
         yield f"fold is {fold}, but folds.count is null; set folds=5 or another number, or fold=null"
     elif fold is not None and fold >= count:
         yield f"fold is {fold}, but folds.count is {count}; folds are counted from 0, set fold to <= {count - 1}"
-    is_without_use = count is None and config["data"].get("dev") is not None and not config["task"].get("score_queries")
-    if group_by is not None and is_without_use:
+    if group_by is not None and count is None and config["data"].get("dev") is not None:
         yield (
             f"folds.group_by is {group_by}, but data.dev is set and folds.count is null, so no training row is held "
             "out; set folds=5 or another number, data.dev=null to split off data.dev_fraction, or folds.group_by=null"
