@@ -93,6 +93,8 @@ classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores coun
 max_loss fractions eval_rows -> fraction=0.3 | nlu.prune shows the score before and after
 best_f1 threshold_f1 best_accuracy threshold_accuracy -> - | task.threshold=auto of nlu.train chooses the threshold
 format=torch_export -> format=onnx
+of=batch_size -> trainer.batch_size=auto | the most that fit into memory, found before the first step
+max_batch_size -> - | trainer.batch_size=auto finds the size of micro-batches
 model=re2 -> model=match_cnn task=match | the words of two texts are no longer aligned
 task.score_queries -> task=rerank | with MRR, NDCG and MAP of each query
 optimizer.kernel -> - | torch's fused kernel updates the weights on CUDA

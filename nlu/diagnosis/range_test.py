@@ -157,7 +157,7 @@ def run_range_test(run: Training, config: Scan, advance: Callable[[], None]) -> 
             "of=lr changes optimizer.lr, but the rates of all parameters are set elsewhere (optimizer.lr_by_name); "
             "leave that out, or try its values in a search"
         )
-    lr_N = rates(config.min_lr, config.max_lr, config.num_steps)
+    lr_N = rates(config.min_lr, config.max_lr, config.steps)
     losses: list[float] = []
     known: list[float] = []
     best, has_diverged = math.inf, False
@@ -181,4 +181,4 @@ def run_range_test(run: Training, config: Scan, advance: Callable[[], None]) -> 
         best = min(best, average)
         if has_diverged := average > DIVERGED * best:
             break
-    return analyzed(lr_N[: len(losses)], np.array(losses), config.smoothing, config.num_steps, has_diverged)
+    return analyzed(lr_N[: len(losses)], np.array(losses), config.smoothing, config.steps, has_diverged)

@@ -1,7 +1,6 @@
-"""python -m nlu.scan: curves whose best rate is known, runs whose losses are known, and sizes whose time is known."""
+"""python -m nlu.scan: curves whose best rate is known, and runs whose losses are known."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,10 @@ import pytest
 
 from nlu.commands import scan
 from nlu.config.errors import EXIT_USER_ERROR
-from nlu.config.schema import Trainer
-from nlu.diagnosis import few_steps
 from nlu.diagnosis.range_test import analyzed, rates, smoothed
-from nlu.diagnosis.scanning import BatchScan, Size
 from nlu.runs.records import read_rows
-from nlu.training.passes import Passes
 from tests.training.in_process import TINY, column, of_composed, sets, train
 from tests.training.mixtures import CLASSES, NUMBERS, mixture
-from tests.training.short_memory import memory_for
-from tests.training.test_phases import Clock
 
 
 def run_scan(*overrides: str, status: int = 0) -> None:
@@ -123,17 +116,16 @@ def test_a_scan_recommends_a_rate_and_ends_where_the_loss_diverges(
     [
         (("of=lr", "min_lr=1e-2"), "min_lr is 0.01, but must be below max_lr, 0.01"),
         (("of=lr", "steps=9"), "steps is 9, but a curve needs a loss at 10 rates"),
-        (("of=lr", "max_batch_size=8"), "max_batch_size is 8, but of is lr, which does not use it"),
-        (("of=batch_size", "max_lr=1"), "max_lr is 1, but of is batch_size, which does not use it"),
-        (("of=batch_size", "trainer.batch_tokens=99"), "trainer.batch_tokens is 99, which fills micro-batches"),
+        (("of=lr", "max_batch_size=8"), "max_batch_size: unknown key; leave it out: trainer.batch_size=auto finds"),
+        (("of=batch_size",), "write trainer.batch_size=auto"),
         (("of=lr", "trainer.devices=2"), "trainer.devices is 2, but one process scans"),
         (("of=lr", "resume=outputs/mine"), "a scan starts from the initial weights"),
         (
             ("of=lr", "optimizer.lr_by_name={backbone.*: 1e-3, head.*: 1e-3}"),
             "the rates of all parameters are set elsewhere",
         ),
-        (("of=rate",), 'of is "rate" but must be one of lr, batch_size'),
-        ((), "of is not set; set it to one of lr, batch_size"),
+        (("of=rate",), 'of is "rate" but must be lr'),
+        ((), "of is not set; set it to lr"),
     ],
 )
 def test_a_scan_that_makes_no_sense_is_refused(
@@ -144,80 +136,7 @@ def test_a_scan_that_makes_no_sense_is_refused(
     assert said in error and "Traceback" not in error
 
 
-def size(batch_size: int, tokens_per_s: float) -> Size:
-    return Size(batch_size, 1.0, tokens_per_s / 8, tokens_per_s, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("speeds", "trainer", "overrides"),
-    [
-        ((10, 20, 38, 40), Trainer(batch_size=32), "trainer.batch_size=4 trainer.accumulation=8"),
-        ((10, 20, 37, 40), Trainer(batch_size=8), "trainer.batch_size=8 trainer.accumulation=1"),
-        ((10, 40, 20), Trainer(batch_size=9, accumulation=2), "trainer.batch_size=2 trainer.accumulation=9"),
-        ((10, 20, 40), Trainer(batch_size=6, accumulation=3), "trainer.batch_size=4 trainer.accumulation=3"),
-    ],
-)
-def test_the_smallest_size_within_5_percent_is_recommended_for_steps_of_equal_rows(
-    speeds: tuple[float, ...], trainer: Trainer, overrides: str
-) -> None:
-    measured = [size(2**place, speed) for place, speed in enumerate(speeds)]
-    assert BatchScan(measured, "cpu", "", trainer).overrides == overrides
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock on which a pass takes one second and half a second for each row."""
-    clock = Clock()
-    backward = Passes.backward
-
-    def taking_time(self: Passes, share: Any, *arguments: Any) -> Any:
-        clock.move(1 + 0.5 * len(share.batch))
-        return backward(self, share, *arguments)
-
-    monkeypatch.setattr(Passes, "backward", taking_time)
-    monkeypatch.setattr(few_steps, "time", clock)
-    return clock
-
-
-def rows_of_six_words(folder: Path, count: int) -> tuple[str, ...]:
-    path = folder / "rows.tsv"
-    path.write_text("".join(f"a b c d e {'fg'[number % 2]}\t{number % 2}\n" for number in range(count)))
-    return "data=files", f"data.train={path}", f"data.dev={path}", "data.fields={text: 0, label: 1}"
-
-
-def test_speed_is_rows_and_tokens_of_a_second_up_to_a_size_that_is_no_faster(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_scan(*rows_of_six_words(tmp_path, 512), "of=batch_size", "steps=3", "trainer.batch_size=64",
-             f"out={tmp_path}/scanned")  # fmt: skip
-    rows = list(read_rows(tmp_path / "scanned/batch_size.tsv"))
-    by_size = {number: number / (1 + 0.5 * number) for number in (1, 2, 4, 8, 16, 32, 64, 128)}
-    assert {row["batch_size"]: row["examples_per_s"] for row in rows} == pytest.approx(by_size)
-    # Two more tokens around each text.
-    assert [row["real_tokens_per_s"] for row in rows] == pytest.approx([8 * speed for speed in by_size.values()])
-    assert [row["step_s"] for row in rows] == pytest.approx([1 + 0.5 * number for number in by_size])
-    # 128 rows are 4.7 % faster than 32, which are 5 % slower than that: 1.882 of 1.969.
-    printed = capsys.readouterr().out
-    assert "larger sizes were not measured: they would not be faster" in printed
-    assert "recommended: trainer.batch_size=32 trainer.accumulation=2\n" in printed
-    assert json.loads((tmp_path / "scanned/scan.json").read_text())["recommended"] == 32
-
-
-def test_a_scan_of_sizes_ends_where_memory_ends(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with memory_for(rows=7):
-        run_scan(*rows_of_six_words(tmp_path, 30), "of=batch_size", "steps=3")
-    printed = capsys.readouterr().out
-    assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["1", "2", "4"]
-    assert "not measured: memory ran out with 8 examples" in printed
-
-
-def test_sizes_of_a_mixture_are_scanned_and_its_rates_are_refused(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rates_of_a_mixture_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = mixture(tmp_path, {"texts": CLASSES, "numbers": NUMBERS})
-    of_composed(scan.main, "scan", *both, "of=batch_size", "steps=3", "max_batch_size=2")
-    assert re.findall(r"^ +(\d+) +[\d,.]+ ", capsys.readouterr().out, re.MULTILINE) == ["1", "2"]
     of_composed(scan.main, "scan", *both, "of=lr", status=EXIT_USER_ERROR)
     assert "the data are a mixture" in capsys.readouterr().err
