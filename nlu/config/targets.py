@@ -20,8 +20,6 @@ from nlu.config.types import TARGET, ConfigLike
 
 _trusted = {"nlu"}
 """Packages whose classes a `_target_` may name in this process."""
-GONE = {"nlu.models.encoders.re2.Re2": "train model=match_cnn with task=match in its place"}
-"""what to do about a run of a class that earlier versions had"""
 
 
 def trust(config: ConfigLike) -> None:
@@ -113,8 +111,6 @@ def _import(target: str) -> Callable[..., Any]:
                 "PYTHONPATH, or correct the name"
             )
         module_name = f"{module_name}.{first}".lstrip(".")
-    if target in GONE:
-        raise UserError(f"{target} is gone, and so is what its runs compute; {GONE[target]}")
     if not name:
         raise UserError(f"{target} does not name a class in a module; write package.module.Class")
     try:

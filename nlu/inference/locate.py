@@ -9,6 +9,7 @@ from nlu.config.addresses import is_object
 from nlu.config.command_keys import Encoding
 from nlu.config.errors import UserError
 from nlu.config.mixtures import names_of
+from nlu.config.types import TARGET
 from nlu.reports.runs import CONFIG, RESULT, VALID, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
 from nlu.storage.cache import file_digest
@@ -24,6 +25,8 @@ ABOUT = "export.json"
 """in each folder that nlu.export writes"""
 USED = ("average.safetensors", LABELS, "model.safetensors", "tokenizer.json")
 """the files of a checkpoint that determine predictions"""
+GONE = {"nlu.models.encoders.re2.Re2": "train model=match_cnn task=match in its place"}
+"""what to do about runs of a class that earlier versions had"""
 KINDS = "a run's folder, RUN/best-2, RUN/last, a checkpoint's folder, or the folder of a search"
 
 
@@ -41,7 +44,10 @@ class Located:
 
         Raises UserError where the run has no such head, naming those that it has.
         """
-        names = names_of(saved_config(self.run_dir))
+        saved = saved_config(self.run_dir)
+        if (gone := saved["model"].get(TARGET)) in GONE:
+            raise UserError(f"{self.run_dir} is a run of {gone}, which this version lacks; {GONE[gone]}")
+        names = names_of(saved)
         if names and name not in names:
             raise UserError(
                 f"head_name is {'null' if name is None else name}, but {self.run_dir} has several heads; set head_name "
