@@ -183,7 +183,8 @@ def curve(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", default="curve.png", metavar="FILE", help="the figure; default curve.png")
     given = parser.parse(arguments)
 
-    from nlu.reports.learning_curve import curves_of, print_curves, write_figure
+    from nlu.display.canvas import save_figure
+    from nlu.reports.learning_curve import curves_of, draw, print_curves
     from nlu.reports.run_table import rows_of
     from nlu.storage.run_copies import records_of
 
@@ -191,7 +192,7 @@ def curve(arguments: Sequence[str]) -> int:
     tables, left_out = rows_of(runs, [given.metric] if given.metric else ())
     curves = curves_of(tables)
     print_curves(curves)
-    write_figure(curves, Path(given.out))
+    save_figure(draw(curves), Path(given.out))
     print(given.out)
     for remark in [*remarks, *left_out]:
         print(f"nlu: {remark}", file=sys.stderr)

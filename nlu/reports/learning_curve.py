@@ -1,8 +1,8 @@
 """The score of runs by the number of rows they were trained on, and whether more labelled rows would help.
 
 Runs that differ only in how many rows they take are the points of one curve; their seeds are draws of these rows. An
-interval holds the mean with 95 % certainty, by Student's t over the draws. A gain is that of the same seeds, if two
-points have them, since a draw of more rows contains that of fewer.
+interval holds the mean with 95 % certainty, by Student's t over the draws. A gain is that of the same seeds, since a
+draw of more rows contains that of fewer.
 
 Axes: R runs of a point.
 """
@@ -11,13 +11,12 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from nlu.config.errors import DataError, UserError
-from nlu.display.canvas import save_figure, styled
+from nlu.display.canvas import styled
 from nlu.display.console_tables import Column, fitted, metric_text, print_table
 from nlu.display.curve_figures import add_legend, figure_of, look
 from nlu.reports.differing_keys import labels_of
@@ -74,7 +73,7 @@ class Curve:
         gain, bounds = gain_of(before, last)
         shown = f"from {before.rows:,} to {last.rows:,} rows {self.metric} changes by {_signed(gain)}"
         if bounds is None:
-            return f"{shown}, by one draw each; train with seeds=5 to know how sure that is"
+            return f"{shown}; train both with the same seeds, such as seeds=5, to know how sure that is"
         low, high = sorted(sign * bound for bound in bounds)
         shown += f" ({_signed(bounds[0])} to {_signed(bounds[1])})"
         if low > 0:
@@ -100,18 +99,9 @@ def interval_of(values_R: Sequence[float]) -> tuple[float, float] | None:
 
 
 def gain_of(before: Point, last: Point) -> tuple[float, tuple[float, float] | None]:
-    """Return the change of the mean and its bounds: of runs with the same seed and fold, or Welch's without those."""
-    from scipy.stats import ttest_ind
-
-    if len(common := [key for key in before.values if key in last.values]) > 1:
-        changes = [last.values[key] - before.values[key] for key in common]
-        return statistics.fmean(changes), interval_of(changes)
-    gain = last.mean - before.mean
-    if min(len(before.values), len(last.values)) < 2:
-        return gain, None
-    found = ttest_ind(list(last.values.values()), list(before.values.values()), equal_var=False)
-    bounds = found.confidence_interval(CERTAINTY)
-    return gain, (float(bounds.low), float(bounds.high))
+    """Return the mean change of runs with the same seed and fold, and its bounds; without two such, of the means."""
+    changes = [last.values[key] - value for key, value in before.values.items() if key in last.values]
+    return (statistics.fmean(changes), interval_of(changes)) if len(changes) > 1 else (last.mean - before.mean, None)
 
 
 def curves_of(tables: Sequence[Sequence[Configuration]]) -> list[Curve]:
@@ -199,8 +189,3 @@ def draw(curves: Sequence[Curve]) -> Figure:
         axes.set_title("bars: 95 % interval of the mean over draws", loc="right", fontsize=8.5, color="#555555")
         add_legend(figure, axes)
         return figure
-
-
-def write_figure(curves: Sequence[Curve], path: Path) -> None:
-    """Draw the curves into a PNG file, replacing an earlier one."""
-    save_figure(draw(curves), path)
