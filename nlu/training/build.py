@@ -34,10 +34,12 @@ from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
 from nlu.models.adapters.lora import LoraLinear
 from nlu.models.encoder import Encoder
+from nlu.models.encoders.modern import ModernBert
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.formats.sentence_folder import say_what_is_used
 from nlu.models.formats.smaller_weights import with_layers
 from nlu.models.head import wanted_by
+from nlu.models.heads.modern import ModernHead
 from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.task_model import LAYOUT, Adapter, CompositeModel, TaskModel
 from nlu.optim.optimizer import Optimizer
@@ -236,9 +238,12 @@ def assemble(
     head_node = task.own_head() if is_auto else config.head
     # Masked words are predicted from the vectors of tokens, also in a pair.
     width = backbone.width_of("units" if wanted_by(target) == "units" else layout)
-    head = None
+    head: Any = None
     if is_auto and head_node[TARGET] == target_of("head", "linear"):
-        head = head_of_transformers(width, target, backbone)
+        if isinstance(backbone, ModernBert):
+            head = ModernHead(width, target, backbone)
+        else:
+            head = head_of_transformers(width, target, backbone)
     return TaskModel(backbone, head or build(head_node, width, target, backbone), layout)
 
 

@@ -19,6 +19,7 @@ from nlu.data.collate import Batch
 from nlu.data.shapes import Shapes, filled
 from nlu.losses.loss import ClassWeights, RowLoss
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.modern import ModernBert
 from nlu.models.heads.crf import CrfHead
 from nlu.models.layers.dropout import next_pass
 from nlu.models.task_model import TaskModel
@@ -53,7 +54,7 @@ def eager_because(model: TaskModel, task: Task, data: Mapping[str, object]) -> s
     tasks = _members(task)
     losses = [getattr(each, "loss", None) for each in tasks]
     reasons = {
-        "the encoder is none of BERT's family": not isinstance(backbone, Bert),
+        "the encoder is none of BERT's family": not isinstance(backbone, Bert | ModernBert),
         "the vectors of texts are pooled by other means than " + ", ".join(POOLED): getattr(
             backbone, "pooling", POOLED[0]
         )

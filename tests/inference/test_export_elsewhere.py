@@ -46,8 +46,8 @@ def of_transformers(kind: Kind, folder: Path) -> Kind:
     return Kind(kind.options, kind.row, ("model=hf", f"model.pretrained={folder}", *SHORT))
 
 
-def native(kind: Kind, folder: Path) -> Kind:
-    return Kind(kind.options, kind.row, ("model=bert", f"model.pretrained={folder}", *SHORT))
+def native(kind: Kind, folder: Path, model: str = "bert") -> Kind:
+    return Kind(kind.options, kind.row, (f"model={model}", f"model.pretrained={folder}", *SHORT))
 
 
 def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5, decides: bool = True) -> None:
@@ -124,7 +124,7 @@ def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, wr
 FROZEN = "optimizer.freeze=['backbone.*']"
 
 
-ARCHITECTURES = ("DebertaV2", "ModernBert", "MPNet", "Roberta", "Albert", "Bert")
+ARCHITECTURES = ("DebertaV2", "ModernBert", "native", "MPNet", "Roberta", "Albert", "Bert")
 HEADS = {"tag": "TokenClassification", "mlm": "MaskedLM"}
 NAMES = {"classify": ["good", "bad"], "match": ["1", "0"], "tag": ["I-X", "B-Y", "O", "B-X", "I-Y"]}
 """labels in another order than those of the data"""
@@ -136,15 +136,20 @@ def share(rng: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", few_first(["classify", "match", "tag", "share", "mlm"], "classify"))
-@pytest.mark.parametrize("architecture", few_first(ARCHITECTURES, "DebertaV2", "ModernBert", "MPNet"))
+@pytest.mark.parametrize("architecture", few_first(ARCHITECTURES, "DebertaV2", "ModernBert", "native", "MPNet"))
 def test_a_model_of_transformers_comes_back_with_its_head(architecture: str, name: str, tmp_path: Path) -> None:
     head, names = HEADS.get(name, "SequenceClassification"), NAMES.get(name, [])
     changes: dict[str, Any] = {"id2label": dict(enumerate(names))} if names else {"num_labels": 1}
     if name == "share":
         changes["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    is_native = architecture == "native"
+    if is_native:
+        # Its score must not be a sigmoid.
+        architecture, changes = "ModernBert", {**changes, "local_attention": 10, "sentence_transformers": None}
     hub = saved(tmp_path / "hub", architecture, head, **MODERN, **changes)
     kind = Kind(("task=regress",), share) if name == "share" else (TASKS | PRETRAINING)[name]
-    run = trained(of_transformers(kind, hub), tmp_path, *STANDING_STILL, "trainer.ema_decay=0")
+    kind = native(kind, hub, "modernbert") if is_native else of_transformers(kind, hub)
+    run = trained(kind, tmp_path, *STANDING_STILL, "trainer.ema_decay=0")
     if name == "mlm":
         export(f"run={run}", "format=huggingface", f"out={tmp_path}/huggingface")
     else:

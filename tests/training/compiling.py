@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 from torch._dynamo.utils import counters
 
-from nlu.models.encoders import bert
+from nlu.models.encoders import bert, modern
 from nlu.training.compiled import ALLOWED_ON_CPU, Compiled
 from nlu.training.loop import warm_up
 from nlu.training.parts import Training
@@ -49,7 +49,7 @@ def compiling(backend: str = "eager") -> Iterator[Watched]:
     "eager" traces graphs, "aot_eager" traces backward passes too; both compute them by torch's own operators.
     "inductor" takes half a minute for each graph.
     """
-    watched, inner = Watched(), cast(Any, bert._filled_layer).__marked_compile_region_fn__
+    watched = Watched()
     torch._dynamo.reset()
     counters.clear()
     with ExitStack() as stack:
@@ -58,6 +58,8 @@ def compiling(backend: str = "eager") -> Iterator[Watched]:
         stack.enter_context(mock.patch("nlu.training.loop.warm_up", watched.warm_up))
         if backend == "eager":
             # This backend would first compute a region from numbers that nobody has set.
-            stack.enter_context(mock.patch.object(bert, "_filled_layer", inner))
+            for module in (bert, modern):
+                inner = cast(Any, module._filled_layer).__marked_compile_region_fn__
+                stack.enter_context(mock.patch.object(module, "_filled_layer", inner))
         yield watched
     assert not counters["graph_break"]

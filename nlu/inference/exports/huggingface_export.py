@@ -29,6 +29,7 @@ from nlu.data.examples import in_memory
 from nlu.data.layouts import Layout
 from nlu.data.tokenizing import ROLES
 from nlu.inference.exports.export_decisions import Row
+from nlu.inference.exports.modern import in_transformers
 from nlu.inference.exports.padded import (
     copied_linear,
     copied_pooler,
@@ -152,6 +153,7 @@ def write(trained: Trained, folder: Path) -> None:
 
 def model_of(trained: Trained) -> "PreTrainedModel":
     """Return the run as a model of transformers."""
+    trained = in_transformers(trained)
     names = trained.labels or ["LABEL_0"]
     labels: Labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     is_tagging, theirs, head = trained.target.kind == "tags", trained.model.backbone, trained.model.head
@@ -181,8 +183,8 @@ def model_of(trained: Trained) -> "PreTrainedModel":
             return of_architecture(theirs, tagger, "TokenClassification", linear, labels)
         raise UserError(
             f"format is {FORMAT}, but transformers has no such model of {theirs.inner.config.model_type} that reads "
-            f"{'each token' if is_tagging else READ_BY[theirs.pooling]} by one linear layer; train with head="
-            f"transformers{'' if is_tagging else ' model.pooling=first'}, or {OTHERWISE}"
+            f"{'each token' if is_tagging else READ_BY[theirs.pooling]} by one linear layer; train with head=auto"
+            f"{'' if is_tagging else ' model.pooling=first'}, or {OTHERWISE}"
         )
     backbone = require_native(trained, FORMAT)
     if is_tagging:
@@ -283,6 +285,7 @@ def masked_model_of(trained: Trained) -> "PreTrainedModel":
     """Return the run as a model of transformers. Raises UserError for an encoder that it cannot compute."""
     from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM
 
+    trained = in_transformers(trained)
     head, theirs = trained.model.head, trained.model.backbone
     assert isinstance(head, WordsHead), "a run of task=mlm"
     if isinstance(theirs, HuggingFace):

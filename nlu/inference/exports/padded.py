@@ -24,6 +24,7 @@ from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.modern import ModernBert
 from nlu.models.encoders.static import Static
 from nlu.models.formats.smaller_weights import kept_heads, with_zeros
 from nlu.models.heads.linear import LinearHead
@@ -51,7 +52,7 @@ def require_native(trained: Trained, wanted: str) -> Bert:
 
 def others_of(backbone: object) -> str:
     """Return the formats that another encoder can be exported to."""
-    if isinstance(backbone, HuggingFace):
+    if isinstance(backbone, HuggingFace | ModernBert):
         return "export it as huggingface, onnx or torchscript"
     if isinstance(backbone, Static):
         return "export it as model2vec, which sentence-transformers loads too, onnx or torchscript"

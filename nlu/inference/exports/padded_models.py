@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch
+from nlu.inference.exports.modern import in_transformers
 from nlu.inference.exports.padded import (
     copied_linear,
     copied_pooler,
@@ -44,6 +45,7 @@ def graph_of(trained: Trained, wanted: str) -> nn.Module:
     It is a ScriptModule, unless the encoder is a native one or one of transformers. Raises UserError for a head that is
     not supported, and for an encoder of a user that cannot be traced.
     """
+    trained = in_transformers(trained)
     backbone = trained.model.backbone
     if isinstance(backbone, Bert | HuggingFace):
         return Padded(trained, wanted)

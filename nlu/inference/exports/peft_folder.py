@@ -14,10 +14,12 @@ from nlu.config.errors import UserError
 from nlu.data.layouts import LAYOUTS
 from nlu.inference.exports.export_decisions import Row
 from nlu.inference.exports.huggingface_export import CHECKED_TEXTS, difference_of_tokens, tokenizer_of
+from nlu.inference.exports.modern import encoder_in_transformers
 from nlu.inference.exports.padded import load_exactly, require_native, transformers_config, transformers_weights
 from nlu.inference.trained import Trained
 from nlu.models.adapters.lora import PREFIX, WEIGHTS, LoraLinear, names_in_peft
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.modern import ModernBert
 from nlu.reports.runs import saved_config
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ def _base_of(trained: Trained) -> "PreTrainedModel":
         if isinstance(module, LoraLinear):
             parent, _, last = name.rpartition(".")
             plain.get_submodule(parent)._modules[last] = module.base
+    if isinstance(plain, ModernBert):
+        plain = encoder_in_transformers(plain, trained.tokenizer)
     if isinstance(plain, HuggingFace):
         return plain.inner
     sizes = require_native(trained, FORMAT).sizes

@@ -19,6 +19,7 @@ from torch import nn
 from nlu.config.errors import UserError
 from nlu.inference.exports.export_decisions import Row
 from nlu.inference.exports.huggingface_export import tokenizer_of
+from nlu.inference.exports.modern import in_transformers
 from nlu.inference.exports.padded import (
     load_exactly,
     require_native,
@@ -52,7 +53,7 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
     trained = trained.without_adapter()
-    theirs = trained.model.backbone
+    theirs = in_transformers(trained).model.backbone
     backbone = theirs if isinstance(theirs, HuggingFace) else require_native(trained, FORMAT)
     if trained.layout.name != "sides":
         raise UserError(

@@ -34,6 +34,9 @@ from nlu.models.layers.pooling import pooled_by, pooling_module
 
 MODEL_TYPE = "nlu-modernbert"
 """model_type of a checkpoint, so that transformers does not load it: config.json lacks what it wants"""
+OF_HEADS = {
+    "classifier_activation": "gelu", "classifier_bias": False, "decoder_bias": True, "tie_word_embeddings": True,
+}  # fmt: skip
 CONFIG_KEYS = {
     "hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
     "intermediate_size": "intermediate_size", "max_positions": "max_position_embeddings",
@@ -41,13 +44,13 @@ CONFIG_KEYS = {
     "dropout": "mlp_dropout", "attention_dropout": "attention_dropout", "layer_norm_eps": "norm_eps",
     "initializer_range": "initializer_range", "norm_bias": "norm_bias", "attention_bias": "attention_bias",
     "mlp_bias": "mlp_bias", **{theta: theta for theta in DEFAULT_THETAS},
-    "classifier_activation": "classifier_activation", "tie_word_embeddings": "tie_word_embeddings",
+    **{key: key for key in OF_HEADS},
 }  # fmt: skip
 MODERNBERT_BASE: Sizes = {
     "hidden_size": 768, "layers": 22, "heads": 12, "intermediate_size": 1152, "max_positions": 8192,
     "local_attention": 128, "global_every": 3, "activation": "gelu", "dropout": 0.0, "attention_dropout": 0.0,
     "layer_norm_eps": 1e-5, "initializer_range": 0.02, "norm_bias": False, "attention_bias": False, "mlp_bias": False,
-    **DEFAULT_THETAS, "classifier_activation": "gelu", "tie_word_embeddings": True,
+    **DEFAULT_THETAS, **OF_HEADS,
 }  # fmt: skip
 
 
@@ -322,8 +325,9 @@ def require_modern(source: Pretrained) -> None:
     config = source.config
     kind = str(config.get("model_type", "bert"))
     reasons = [f"model_type {kind}"] if kind not in (KIND, MODEL_TYPE) else strange_parts(config)
-    if (activation := config.get("hidden_activation", "gelu")) not in ACTIVATIONS:
-        reasons.append(f"hidden_activation {activation}")
+    for key in ("hidden_activation", "classifier_activation"):
+        if (activation := config.get(key, "gelu")) not in ACTIVATIONS:
+            reasons.append(f"{key} {activation}")
     if reasons:
         other = "bert" if kind in FAMILY else kind if kind in OTHERS else "hf"
         raise CheckpointError(

@@ -19,6 +19,7 @@ from torch import Tensor
 from nlu.config.types import ConfigLike
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import MlpHead
+from nlu.models.heads.modern import ModernHead
 from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid
 from nlu.models.keys import Activation
 from nlu.models.task_model import LAYOUT, TaskModel
@@ -107,13 +108,16 @@ def fitted_head(
     if last is None:
         return {}
     whole, last = last, _fitted(last, config, labels, scale)
+    if isinstance(model.head, ModernHead):
+        return _for_modern(model, model.head, tensors, config, labels) | last.named("head.classifier")
     if (pooling := config.get(OF_EXPORT)) is not None:
         if not isinstance(model.head, LinearHead) or getattr(model.backbone, "pooling", pooling) != pooling:
             raise UnfitHeadError(f"it is one linear layer; set head=linear model.pooling={pooling} to use it")
         return last.named("head.linear")
     if model.layout == "units":
-        if config_of(model.backbone) is not None and any(name.startswith("head.") for name in tensors):
-            raise UnfitHeadError("it has layers below the last one; set head=transformers to use it")
+        if any(name.startswith("head.") for name in tensors):
+            other = "auto" if config_of(model.backbone) is None else "transformers"
+            raise UnfitHeadError(f"it has layers below the last one; set head={other} to use it")
         if not isinstance(model.head, LinearHead):
             raise UnfitHeadError("it is one linear layer for each token; set head=linear to use it")
         return last.named("head.linear")
@@ -197,6 +201,21 @@ def _for_transformers(
     except UnfitHeadError as unfit:
         unfit.others = found
         raise
+
+
+def _for_modern(
+    model: TaskModel, head: ModernHead, tensors: Weights, config: ConfigLike, labels: Sequence[str]
+) -> Weights:
+    """Return the layers of ModernBERT's head below the last one."""
+    reads = config.get("classifier_pooling", "cls")
+    if "head.dense.weight" not in tensors:
+        raise UnfitHeadError("the weights have a classifier, but not its layer head.dense; train the head")
+    if model.layout != "units" and reads != POOLINGS.get(getattr(model.backbone, "pooling", "")):
+        known = next((ours for ours, theirs in POOLINGS.items() if theirs == reads), reads)
+        raise UnfitHeadError(f"it reads a text otherwise; set model.pooling={known} to use it")
+    if ends_in_sigmoid(config) and not labels:
+        raise UnfitHeadError("its score is a sigmoid; set model=hf head=transformers model.pooling=first to use it")
+    return {f"head.{name}": tensors[name] for name in head.state_dict() if name in tensors and "head." in name}
 
 
 def _fitted(last: Layer, config: ConfigLike, labels: Sequence[str], scale: Scale | None) -> Layer:

@@ -27,9 +27,10 @@ class LinearHead(nn.Module):
         return self.linear(vectors_of(encoded, batch, self.wants)).float()
 
 
-def fresh_linear(width: int, outputs: int) -> Linear:
-    """Return a linear layer with small random weights and a bias of 0."""
-    linear = Linear(width, outputs)
+def fresh_linear(width: int, outputs: int, bias: bool = True) -> Linear:
+    """Return a linear layer with small random weights and, with `bias`, one of 0."""
+    linear = Linear(width, outputs, bias)
     nn.init.normal_(linear.weight, std=INITIAL_SPREAD)
-    nn.init.zeros_(linear.bias)
+    if bias:
+        nn.init.zeros_(linear.bias)
     return linear

@@ -23,21 +23,22 @@ from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
 from nlu.models.heads.transformers import module_of, scores_of, tensors_for
-from nlu.models.layers.exact_linear import ACTIVATIONS, Tied
+from nlu.models.layers.exact_linear import ACTIVATIONS, Linear, Tied
 
 log = logging.getLogger(__name__)
 
 _BEFORE = r"(?:cls\.predictions\.transform|generator_predictions|predictions)"
 PLACES = (
-    (rf"{_BEFORE}\.dense|lm_head\.dense|vocab_transform", "transform.dense"),
-    (rf"{_BEFORE}\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm", "transform.LayerNorm"),
+    (rf"{_BEFORE}\.dense|lm_head\.dense|vocab_transform|head\.dense", "transform.dense"),
+    (rf"{_BEFORE}\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm|head\.norm", "transform.LayerNorm"),
     (
-        r"cls\.predictions(?:\.decoder)?|generator_(?:predictions|lm_head)|predictions|lm_head|vocab_projector",
+        r"cls\.predictions(?:\.decoder)?|generator_(?:predictions|lm_head)|predictions|lm_head|vocab_projector|decoder",
         "decoder",
     ),
 )
-"""the parts of this head in checkpoints of BERT, ELECTRA's generator, ALBERT, RoBERTa and DistilBERT"""
+"""the parts of this head in checkpoints of BERT, ELECTRA's generator, ALBERT, RoBERTa, DistilBERT and ModernBERT"""
 FOREIGN = [(re.compile(rf"(?:{part})\.(\w+)"), place) for part, place in PLACES]
+TABLE = "tok_embeddings.weight"
 LEAVES = {"weight": "weight", "gamma": "weight", "bias": "bias", "beta": "bias", "output_bias": "bias"}
 """names of parameters; also those of TensorFlow"""
 
@@ -45,10 +46,10 @@ LEAVES = {"weight": "weight", "gamma": "weight", "bias": "bias", "beta": "bias",
 class Transform(nn.Module):
     """A linear layer, an activation and a norm."""
 
-    def __init__(self, width: int, outputs: int, eps: float):
+    def __init__(self, width: int, outputs: int, eps: float, bias: bool = True, norm_bias: bool = True):
         super().__init__()
-        self.dense = fresh_linear(width, outputs)
-        self.LayerNorm = nn.LayerNorm(outputs, eps)
+        self.dense = fresh_linear(width, outputs, bias)
+        self.LayerNorm = nn.LayerNorm(outputs, eps, bias=norm_bias)
 
     def forward(self, vectors_UD: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         return self.LayerNorm(activation(self.dense(vectors_UD)))
@@ -60,7 +61,8 @@ class WordsHead(nn.Module):
 
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
         """For an encoder of transformers this is its head, where it has one. Else the activation and the constant of
-        the norm are the encoder's, or gelu and 1e-12."""
+        the norm are the encoder's, or gelu and 1e-12. ModernBERT's configuration says which biases there are, and
+        whether the decoder has a table of its own."""
         super().__init__()
         self.wants: Wanted | tuple[Wanted, ...] = "units"
         self.theirs = module_of("MaskedLM", encoder)
@@ -68,11 +70,17 @@ class WordsHead(nn.Module):
             return
         words, known = encoder.words, encoder.settings()
         sizes: Any = known.get("inner", known)
-        self.activation = ACTIVATIONS.get(str(sizes.get("hidden_act")), ACTIVATIONS["gelu"])
-        eps: float = sizes.get("layer_norm_eps", 1e-12)
-        self.predictions = nn.ModuleDict(
-            {"transform": Transform(width, words.embedding_dim, eps), "decoder": Tied(words)}
-        )
+        if "classifier_activation" not in known:
+            self.activation = ACTIVATIONS.get(str(sizes.get("hidden_act")), ACTIVATIONS["gelu"])
+            transform = Transform(width, words.embedding_dim, sizes.get("layer_norm_eps", 1e-12))
+            decoder: Linear = Tied(words)
+        else:
+            self.activation = ACTIVATIONS[sizes["classifier_activation"]]
+            transform = Transform(width, width, sizes["norm_eps"], sizes["classifier_bias"], sizes["norm_bias"])
+            has_bias = sizes["decoder_bias"]
+            own = None if sizes["tie_word_embeddings"] else fresh_linear(width, words.num_embeddings, has_bias)
+            decoder = own or Tied(words, has_bias)
+        self.predictions = nn.ModuleDict({"transform": transform, "decoder": decoder})
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return the score of each word for each masked token, (U, V), float32."""
@@ -91,9 +99,11 @@ class WordsHead(nn.Module):
             for pattern, place in FOREIGN:
                 if (match := pattern.fullmatch(name)) and match[1] in LEAVES:
                     found[f"predictions.{place}.{LEAVES[match[1]]}"] = value
+        if not isinstance(self.predictions["decoder"], Tied):
+            return found
         # The table of words is the encoder's.
         decoder_VE = found.pop("predictions.decoder.weight", None)
-        tables = [value for name, value in tensors.items() if name.endswith("word_embeddings.weight")]
+        tables = [value for name, value in tensors.items() if name.endswith(("word_embeddings.weight", TABLE))]
         if decoder_VE is not None and not any(torch.equal(decoder_VE, table_VE) for table_VE in tables):
             log.warning(
                 "the head of the weights has a decoder of its own, which this head lacks; set model=hf to use it"

@@ -59,13 +59,13 @@ class Tied(Linear):
     gradient is the sum of both uses.
     """
 
-    def __init__(self, words: nn.Embedding):
+    def __init__(self, words: nn.Embedding, bias: bool = True):
         # Linear.__init__ would create a weight.
         nn.Module.__init__(self)
         self.in_features, self.out_features = words.embedding_dim, words.num_embeddings
         # In a tuple, so that torch does not register it as a submodule.
         self._words = (words,)
-        self.bias = nn.Parameter(torch.zeros(self.out_features))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(self.out_features)) if bias else None)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
