@@ -62,6 +62,7 @@ ARCHITECTURES = {
     "bert": (),
     "albert": ("model.embedding_size=4", "model.layer_groups=1", "model.layers=2"),
     "simbert": ("model.pooling=pooler", "model.layers=2"),
+    "modernbert": ("model=modernbert", "model.pretrained=null", "model.layers=4", "model.local_attention=4"),
     "e5_small": ("model.pooling=mean", "model.layers=2", "model.segment_types=1"),
 }
 """what distinguishes the architectures, as overrides of a small model"""
@@ -95,7 +96,7 @@ def both(folder: Path, *overrides: str) -> None:
 @pytest.mark.parametrize(
     ("architecture", "task"),
     only(
-        [("bert", "classify"), ("albert", "siamese"), ("simbert", "tag"), ("e5_small", "mlm")],
+        [("bert", "classify"), ("modernbert", "match"), ("albert", "siamese"), ("simbert", "tag"), ("e5_small", "mlm")],
         product(ARCHITECTURES, OF_TASKS),
     ),
 )
