@@ -46,7 +46,8 @@ from nlu.training.passes import Passes, Share
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
 from tests.few import only
-from tests.models.parts import ENCODERS, VOCAB_SIZE, bert, labels, task_model
+from tests.models.conftest import Corpus
+from tests.models.parts import ENCODERS, VOCAB_SIZE, bert, labels, modern, task_model
 from tests.training.compiling import compiling
 from tests.training.in_process import NO_DROPOUT, Killed, composed, sets, start, tensors, train
 from tests.training.kinds import KINDS
@@ -305,6 +306,27 @@ def test_layers_that_each_have_another_number_of_heads_are_one_graph(examples: E
         found = Compiled(CPU, backend="aot_eager").outputs(task, model, batch)["logits"]
         torch.testing.assert_close(found, model(batch))
     assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("lengths", [[2, 5, 9, 9, 30], [3, 40, 95, 97, 200]])
+def test_local_and_global_layers_compiled_have_the_vectors_and_gradients_of_eager_ones(
+    lengths: list[int], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = task_model(modern(head_dropout=0.0), "single", 3).train()
+    for name, value in model.named_parameters():
+        nn.init.normal_(value, mean=float("norm.weight" in name), std=0.2)
+    task, batch = classify(CrossEntropy()), Corpus(tmp_path / "set", "single", lengths).batch()
+    outputs = task.forward(model, batch)
+    eager = torch.autograd.grad(sum(task.terms(model, batch, outputs).values()), model.parameters())
+    # "eager" would not show a layer that is computed as another one.
+    with compiling("aot_eager"):
+        compiled = Compiled(CPU, backend="aot_eager")
+        found, terms = compiled.terms(task, model, filled(batch, compiled.trained))
+        gradient = torch.autograd.grad(sum(terms.values()), model.parameters())
+    torch.testing.assert_close(found["logits"][: len(batch)], outputs["logits"], atol=1e-5, rtol=1e-5)
+    for one, other in zip(eager, gradient, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 def with_filling(shapes: Shapes, **options: Any) -> Stepper:

@@ -190,7 +190,8 @@ class ModernBert(nn.Module):
             # Before the first layer stands the dropout of embeddings.
             keys_T = layer_keys(batch, number + 1, self.training)
             starts_S = batch.starts_S if first_only and number + 1 == len(self.layers) else None
-            hidden_TD = _filled_layer(
+            compute = _filled_layer if number else _layer_of_filled
+            hidden_TD = compute(
                 layer, self.sizes["heads"], reach_of(self.sizes, number), hidden_TD, filling.slots_SL,
                 filling.lengths_S, filling.slot_T, angles_of[theta_of(self.sizes, number)], starts_S, keys_T,
             )  # fmt: skip
@@ -207,15 +208,19 @@ class ModernBert(nn.Module):
                 nn.init.zeros_(module.bias)
 
 
-@torch.compiler.nested_compile_region(max_reuse_entries=1000)
-def _filled_layer(
+def _layer_of_filled(
     layer: nn.Module, heads: int, reach: int | None, hidden_TD: Tensor, slots_SL: Tensor, lengths_S: Tensor,
     slot_T: Tensor, angles_T2E: Tensor, starts_S: Tensor | None, keys_T: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """Return what a layer makes of a batch with filling; all layers of the same kind are compiled once."""
+    """Return what a layer makes of a batch with filling."""
     attention = FilledAttention(slots_SL, lengths_S, slot_T, heads, keys_T, reach)
     computed: Tensor = layer(hidden_TD, attention, angles_T2E, starts_S, None, keys_T)
     return computed
+
+
+# All layers of the same kind are compiled once, but not the first, which lacks a norm: torch would compute the others
+# without theirs too.
+_filled_layer = torch.compiler.nested_compile_region(_layer_of_filled, max_reuse_entries=1000)
 
 
 class Embeddings(nn.Module):
