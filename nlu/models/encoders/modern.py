@@ -334,7 +334,7 @@ def require_modern(source: Pretrained) -> None:
         if (activation := config.get(key, "gelu")) not in ACTIVATIONS:
             reasons.append(f"{key} {activation}")
     if reasons:
-        other = "bert" if kind in FAMILY else kind if kind in OTHERS else "hf"
+        other = "bert" if kind in FAMILY else kind if kind in OTHERS and kind != KIND else "hf"
         raise CheckpointError(
             f"{source.key} is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this encoder "
             f"({KIND}) cannot compute; set model={other}"

@@ -95,7 +95,7 @@ def test_scores_of_a_loaded_head_are_those_of_transformers(corpus, spread, tmp_p
     layout, kind = HEADS[what]
     classes = ["c", "a", "b"] if kind != "words" else []
     named = {"id2label": {0: "a", 1: "b", 2: "c"}} if classes else {}
-    theirs = saved(what, name, tmp_path, spread, classifier_pooling=pooling, **named)
+    theirs = saved(f"For{what}", name, tmp_path, spread, classifier_pooling=pooling, **named)
     source, target = open_pretrained(str(tmp_path)), Target(classes, kind)
     encoder = ModernBert(VOCAB_SIZE, source, pretrained=str(tmp_path))
     head: Any = (ModernHead if classes else WordsHead)(24, target, encoder)
