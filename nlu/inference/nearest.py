@@ -51,8 +51,9 @@ def _of_block(queries_QD: np.ndarray, corpus_ND: np.ndarray, k: int) -> np.ndarr
     best_Qk = np.zeros((queries_DQ.shape[1], 0), np.int64)
     for start in range(0, len(corpus_ND), CORPUS):
         block_CD = np.asarray(corpus_ND[start : start + CORPUS], np.float64)
-        # Adding 0 makes one number of 0 and -0.
+        # A row of NaN stands for a text without a vector. Adding 0 makes one number of 0 and -0.
         scores_QC = np.ascontiguousarray((block_CD @ queries_DQ).T, np.float32) + np.float32(0)
+        scores_QC[np.isnan(scores_QC)] = -np.inf
         places_C = LAST - np.arange(start, start + len(block_CD))
         keys_QC = (_in_order(scores_QC.view(np.int32)).astype(np.int64) << 32) | places_C
         joined = np.concatenate([best_Qk, keys_QC], axis=1)

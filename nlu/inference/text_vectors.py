@@ -113,7 +113,8 @@ class TextVectors:
         """Return the `k` texts of a corpus with the highest cosine to each query: `places` and `scores`, (Q, k) each.
 
         Texts, with the prompts of queries and passages, or their vectors (an array or a memory-mapped file; memory does
-        not grow with it). All are compared; of equal ones the first comes first. Raises as `encode` does.
+        not grow with it). `dims` cuts vectors of texts. All are compared; of equal ones the first comes first. Raises
+        as `encode` does.
         """
         by_name = [
             self._unit(given, self.prompts.texts.get(name, ""), dims)
@@ -123,7 +124,7 @@ class TextVectors:
 
     def _unit(self, given: Iterable[str] | np.ndarray, prompt: str, dims: int | None) -> np.ndarray:
         if isinstance(given, np.ndarray) and given.dtype.kind == "f":
-            return given if dims is None else given[:, :dims]
+            return given
         return self.of(self.tokens(self._checked(given), prompt), dims=dims, normalize=True)
 
     def _checked(self, texts: Iterable[str]) -> list[Values]:

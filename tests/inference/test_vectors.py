@@ -169,5 +169,8 @@ def test_a_search_reads_vectors_from_a_file_and_refuses_other_widths(tmp_path: P
     assert found.scores[:, 0] == pytest.approx(np.ones(len(TEXTS)), abs=1e-6)
     with pytest.raises(UserError, match=r"shape \(6, 4\) and the corpus \(6, 16\); give both"):
         nearest(corpus_ND[:, :4], corpus_ND, 1)
+    with_gap_ND = np.insert(corpus_ND, 0, np.nan, axis=0)
+    places_Q = loaded.search(TEXTS, with_gap_ND, len(with_gap_ND)).places
+    assert (places_Q[:, 0] == np.arange(1, 7)).all() and (places_Q[:, -1] == 0).all(), "a text without a vector is last"
     with pytest.raises(UserError, match="k is 0"):
         nearest(corpus_ND, corpus_ND, 0)
