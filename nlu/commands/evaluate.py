@@ -1,7 +1,7 @@
 """Score a trained run, on new rows or its own.
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
-python -m nlu.evaluate run=outputs/mine data.test=big.csv out=scores jobs=4 hydra/launcher=slurm
+python -m nlu.evaluate run=outputs/mine data.test=big.jsonl out=scores jobs=4 hydra/launcher=slurm
 python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal or not
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """

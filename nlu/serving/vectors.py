@@ -3,8 +3,9 @@
 Texts of concurrent requests share batches, as rows do. Axes: N texts, D width, C candidates.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Annotated, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,16 +14,32 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
 
+from nlu.config.command_keys import Serve
 from nlu.data.store import EncodedRows
 from nlu.inference.cells import listed
 from nlu.inference.input_rows import require_none
 from nlu.inference.nearest import nearest
 from nlu.inference.predictor import Predictor
 from nlu.inference.text_vectors import PASSAGE, QUERY, VECTOR, TextVectors, VectorForm
+from nlu.serving.batching import Batcher
 from nlu.serving.bodies import require_few_characters, require_few_rows
+from nlu.serving.runs import Runs
 
-if TYPE_CHECKING:
-    from nlu.serving.server import Application
+T = TypeVar("T")
+
+
+class Serving(Protocol):
+    """What the routes need of a server."""
+
+    config: Serve
+    runs: Runs
+    batcher: Batcher
+
+    async def result(self, submit: Callable[[], "Future[T]"], request: Request) -> T:
+        """Return the result of the thread of the model."""
+
+    def count_rows(self, rows: int) -> None:
+        """Count rows that were answered."""
 
 
 class EncodeBody(BaseModel):
@@ -76,7 +93,7 @@ class _Texts:
 class VectorRoutes:
     """Answers by the vectors of a server's runs."""
 
-    def __init__(self, application: "Application"):
+    def __init__(self, application: Serving):
         self._application = application
         self._texts: WeakKeyDictionary[Predictor, _Texts] = WeakKeyDictionary()
         """one for each checkpoint, so that the rows of requests are computed together"""
@@ -126,5 +143,5 @@ class VectorRoutes:
         rows = self._texts.setdefault(predictor, _Texts(predictor.text_vectors))
         values_N = [{"text": f"{prompt}{text}"} for prompt, text in texts]
         found = await application.result(lambda: application.batcher.submit(rows, values_N), request)
-        application.measures.rows.inc(len(found))
+        application.count_rows(len(found))
         return np.stack([one[VECTOR] for one in found]) if found else np.zeros((0, 0), np.float32)

@@ -52,7 +52,7 @@ def test_a_key_of_another_choice_names_that_choice():
     assert hint_of_key("loss.temperature", known_keys()) == "it is a key of loss=info_nce or loss=kl"
     assert hint_of_key("loss.threshold", []) == "it is a key of loss=bce"
     assert hint_of_key("temperature", []).startswith("it is loss.temperature of loss=info_nce or loss=kl or method.")
-    assert hint_of_key("lr", [], PREDICT).endswith("optimizer=adamw_scratch, in python -m nlu.train")
+    assert hint_of_key("lr", [], PREDICT).endswith("or others, in python -m nlu.train")
     assert hint_of_key("scheduler.tempo", ["scheduler.anneal", "seed"]) == "valid: scheduler.anneal, seed"
     assert hint_of_key("tempo", [f"{number}" * 9 for number in range(LONGEST_HINT)]) == "see --cfg job for all keys"
 

@@ -41,7 +41,7 @@ def test_the_keys_of_the_chosen_choices_have_their_values():
     shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert {"loss=focal", "loss.gamma=1", "optimizer=adamw_base", "trainer.clip_norm=1.0"} <= set(shown)
     assert not any(name.startswith("loss.label_smoothing") for name in shown)
-    assert "[bce, bce_multilabel, circle, contrastive, cross_entropy, " in " ".join(" ".join(lines).split())
+    assert "[angle, bce, bce_multilabel, circle, contrastive, cosent, " in " ".join(" ".join(lines).split())
 
 
 def test_help_imports_no_torch():
