@@ -9,7 +9,7 @@ Axes: R runs of a point.
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from nlu.display.canvas import styled
 from nlu.display.console_tables import Column, fitted, metric_text, print_table
 from nlu.display.curve_figures import add_legend, figure_of, look
 from nlu.reports.differing_keys import labels_of
-from nlu.reports.run_table import Configuration, as_json, lower_is_better
+from nlu.reports.run_table import Configuration, Repeat, as_json, lower_is_better
 from nlu.reports.runs import RunRecord
 from nlu.reports.show_table import are_other_rows
 from nlu.storage.files import read_json
@@ -38,7 +38,7 @@ class Point:
 
     rows: int
     row: Configuration
-    values: dict[object, float]
+    values: Mapping[tuple[Repeat, int | None], float]
     """by seed, fold and split"""
 
     @property
@@ -137,7 +137,7 @@ def rows_of_run(run: RunRecord) -> int:
     """Return how many rows a run was trained on. Raises DataError if its data.json does not say it."""
     path = run.folder / "data.json"
     try:
-        sets = read_json(path)["sets"]
+        sets = (read_json(path) or {})["sets"]
         # Of a mixture, the training rows of all its sets.
         return sum(facts["examples"] for name, facts in sets.items() if name.split("-")[0] == "train")
     except (OSError, ValueError, KeyError, TypeError) as error:
