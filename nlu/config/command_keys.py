@@ -66,7 +66,9 @@ class _Command:
     @classmethod
     def of(cls, config: ConfigLike) -> Self:
         """Build from a validated configuration with all of its keys."""
-        return cls(**{item.name: config[item.name] for item in fields(cls)})
+        values = {item.name: config[item.name] for item in fields(cls)}
+        # Only some commands read rows.
+        return cls(**values | ({"input": Input(**values["input"])} if "input" in values else {}))
 
 
 @dataclass(kw_only=True)
@@ -171,11 +173,6 @@ class Predict(_Prediction, _Rows, _Job):
     label, text}, the end excluded, as in Prodigy and Label Studio; lists = [start, end, label], as in doccano and
     spaCy."""
 
-    @classmethod
-    def of(cls, config: ConfigLike) -> Self:
-        """Build from a validated configuration with all of its keys."""
-        return super().of({**config, "input": Input(**config["input"])})
-
 
 @dataclass(kw_only=True)
 class Encoding(_Batches, _Head, _Job):
@@ -205,11 +202,6 @@ class Encode(_Rows, Encoding):
     """Give vectors length 1; null = where the run compares cosines, or as the weights say, which is true if they do
     not."""
 
-    @classmethod
-    def of(cls, config: ConfigLike) -> Self:
-        """Build from a validated configuration with all of its keys."""
-        return super().of({**config, "input": Input(**config["input"])})
-
 
 @dataclass(kw_only=True)
 class Mine(Shared, Encoding):
@@ -230,11 +222,6 @@ class Mine(Shared, Encoding):
     suspected answer; null = any."""
     index: Literal["exact", "faiss"] = "exact"
     """How near texts are found; exact = all are compared, in blocks; faiss = an approximate index, in memory."""
-
-    @classmethod
-    def of(cls, config: ConfigLike) -> Self:
-        """Build from a validated configuration with all of its keys."""
-        return super().of({**config, "input": Input(**config["input"])})
 
 
 @dataclass(kw_only=True)

@@ -122,11 +122,15 @@ class Soft(OfClasses):
     rules_of_config = "nlu.data.data_rules.soft_problems"
 
 
+@dataclass(kw_only=True)
 class OfSides(OfClasses):
-    """Facts of tasks over two texts that are encoded separately."""
+    """The keys and facts of tasks over two texts that are encoded separately."""
 
     layouts = ("sides",)
     heads = ("nlu.models.heads.pairs.SidesHead",)
+    dims: list[PositiveInt] | None = None
+    """Numbers of first dimensions, such as [256, 64], that are also trained to compare texts by themselves: the loss is
+    the mean over the whole vector and each of these; null = the whole vector."""
 
 
 @dataclass(kw_only=True)
@@ -139,9 +143,6 @@ class Siamese(OfSides):
     threshold: Probability | None = None
     """Only for losses over cosines: pairs with at least this cosine match; null = the threshold with the highest
     accuracy on the first evaluation set, chosen at each evaluation, reported as a metric, and used for the others."""
-    dims: list[PositiveInt] | None = None
-    """Numbers of first dimensions, such as [256, 64], that are also trained to compare texts by themselves: the loss is
-    the mean over the whole vector and each of these; null = the whole vector."""
 
 
 @dataclass(kw_only=True)
@@ -156,9 +157,6 @@ class Retrieve(OfSides):
     binary_metrics = ()
     default_metric = "mrr"
     lower_is_better = ()
-    dims: list[PositiveInt] | None = None
-    """Numbers of first dimensions, such as [256, 64], that are also trained to compare texts by themselves: the loss is
-    the mean over the whole vector and each of these; null = the whole vector."""
 
 
 @dataclass(kw_only=True)
