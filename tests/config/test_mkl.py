@@ -13,7 +13,7 @@ SHOW = "print(is_strict(torch))\n"
 
 def run(code: str, **environment: str) -> tuple[str, str]:
     """Return what a new process prints and what it logs, without the mode that this process has set."""
-    known = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    known = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=known | environment, capture_output=True, text=True, check=True
     )
@@ -45,3 +45,8 @@ def test_a_product_before_the_import_is_reported(asks_mkl: None) -> None:
 
 def test_a_mode_of_the_user_stays(asks_mkl: None) -> None:
     assert run("import nlu, os\nprint(os.environ['MKL_CBWR'])", MKL_CBWR="COMPATIBLE") == ("COMPATIBLE", "")
+
+
+def test_bf16_is_multiplied_without_tiles_unless_the_user_wants_them() -> None:
+    asked = "import nlu, os\nprint(os.environ['ONEDNN_MAX_CPU_ISA'])"
+    assert run(asked)[0] == "AVX512_CORE_FP16" and run(asked, ONEDNN_MAX_CPU_ISA="ALL")[0] == "ALL"

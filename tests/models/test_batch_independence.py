@@ -23,7 +23,7 @@ from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.heads.words import WordsHead
-from nlu.models.layers.exact_linear import Tied
+from nlu.models.layers.exact_linear import Linear, Tied
 from nlu.models.task_model import TaskModel
 from tests.few import first, sampled
 from tests.inference.int8.machine import compiles_int8
@@ -51,7 +51,9 @@ class Words(LinearHead):
     def __init__(self, encoder: Bert):
         nn.Module.__init__(self)
         self.wants = "units"
-        self.linear = Tied(encoder.words)
+        tied, width = Tied(encoder.words), encoder.width_of("units")
+        # Word vectors may be narrower than the encoder.
+        self.linear = tied if tied.in_features == width else nn.Sequential(Linear(width, tied.in_features), tied)
 
 
 def linear(layout: str) -> Callable[[Any], TaskModel]:
