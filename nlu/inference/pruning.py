@@ -62,7 +62,7 @@ Metrics = dict[str, dict[str, float]]
 
 def require_own_losses(task: Task) -> None:
     """Raise UserError for a loss that compares examples, which then lack a loss of their own."""
-    if (loss := comparing_loss(task)) is not None:
+    if (loss := comparing_loss(task, over_steps=True)) is not None:
         raise UserError(
             f"the run was trained with the loss {loss}, which depends on several rows at once, but the "
             "importance of heads is a mean over single rows; fine-tune the run with another loss, and prune that one"

@@ -138,15 +138,15 @@ class RowsOfLogits(Facts):
         return record
 
 
-def comparing_loss(task: Task) -> str | None:
+def comparing_loss(task: Task, *, over_steps: bool = False) -> str | None:
     """Return the name of a loss of the task whose value for a row depends on other rows of the micro-batch, or None.
 
-    One that compares the rows of whole steps does not depend on their division.
+    One that compares the rows of whole steps does not depend on their division; `over_steps` names it too.
     """
     of_members = getattr(task, "members", None)
     for one in [task] if of_members is None else of_members.values():
         loss = getattr(one, "loss", None)
-        if loss is not None and not loss.by_row and not compares_steps(one):
+        if loss is not None and not loss.by_row and (over_steps or not compares_steps(one)):
             return type(loss).__name__
     return None
 
