@@ -9,6 +9,7 @@ of another machine is asked.
 
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,7 +78,11 @@ class _Folder:
         return (self.path / key).read_bytes()
 
     def list(self) -> dict[str, None]:
-        return dict.fromkeys(one.name for one in self.path.iterdir()) if self.path.is_dir() else {}
+        try:
+            # Without what other jobs have begun to write, which is nobody else's to delete.
+            return {name: None for name in os.listdir(self.path) if not name.startswith(".")}
+        except FileNotFoundError:
+            return {}
 
     def delete(self, key: str) -> None:
         (self.path / key).unlink(missing_ok=True)

@@ -66,7 +66,7 @@ class RowVectors:
         }
 
     def problem(self, values: Values) -> tuple[str, str] | None:
-        return self.vectors.problem(values)
+        return self.vectors.problem(values, self.prompt)
 
     def encode(self, rows: Sequence[Values]) -> EncodedRows:
         return self.vectors.tokens(rows, self.prompt)

@@ -213,5 +213,7 @@ class _Rows:
         schema = pa.schema({"text_a": pa.string(), "text_b": pa.string(), "similarity": pa.float64(), **lists})
         with pq.ParquetWriter(file, schema) as writer:
             for path in pieces:
-                rows = pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=schema))
-                writer.write_table(rows)
+                # In one block, so that no row is longer than a block.
+                whole = pyarrow.json.ReadOptions(block_size=path.stat().st_size)
+                parse = pyarrow.json.ParseOptions(explicit_schema=schema)
+                writer.write_table(pyarrow.json.read_json(path, read_options=whole, parse_options=parse))

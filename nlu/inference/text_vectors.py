@@ -102,8 +102,8 @@ class TextVectors:
         `normalize`: vectors of length 1; None = where the model compares cosines. Raises DataError for a text that
         cannot be used, and UserError for a prompt or `dims` that the model does not have.
         """
-        values = self._checked(texts)
-        encoded = self.tokens(values, self.prompts.of(prompt))
+        before = self.prompts.of(prompt)
+        encoded = self.tokens(self._checked(texts, before), before)
         return self.of(encoded, dims=dims, normalize=self.normalizes if normalize is None else normalize)
 
     def search(
@@ -125,24 +125,27 @@ class TextVectors:
     def _unit(self, given: Iterable[str] | np.ndarray, prompt: str, dims: int | None) -> np.ndarray:
         if isinstance(given, np.ndarray) and given.dtype.kind == "f":
             return given
-        return self.of(self.tokens(self._checked(given), prompt), dims=dims, normalize=True)
+        return self.of(self.tokens(self._checked(given, prompt), prompt), dims=dims, normalize=True)
 
-    def _checked(self, texts: Iterable[str]) -> list[Values]:
+    def _checked(self, texts: Iterable[str], prompt: str) -> list[Values]:
         require_several(texts, "texts")
         values: list[Values] = []
         for number, text in enumerate(texts, 1):
             values.append({"text": text})
-            require_none(self.problem(values[-1]), values[-1], f"text {number}")
+            require_none(self.problem(values[-1], prompt), values[-1], f"text {number}")
         return values
 
-    def problem(self, values: Values) -> Problem | None:
-        """Return the field of a row that cannot be encoded, and the rule that its value breaks, or None."""
-        return self.layout.problem(values) or self.lengths.problem(self.layout, self.tokenizer, values)
+    def problem(self, values: Values, prompt: str = "") -> Problem | None:
+        """Return the field of a row that cannot be encoded behind the prompt, and the rule that its value breaks, or
+        None."""
+        return self.layout.problem(values) or self._behind(prompt).problem(self.layout, self.tokenizer, values)
 
     def tokens(self, rows: Sequence[Values], prompt: str) -> EncodedRows:
         """Return the tokens of valid rows of one text, each behind the prompt."""
-        lengths = replace(self.lengths, prompts={"text": prompt} if prompt else {})
-        return lengths.encode(self.layout, self.tokenizer, rows)
+        return self._behind(prompt).encode(self.layout, self.tokenizer, rows)
+
+    def _behind(self, prompt: str) -> Lengths:
+        return replace(self.lengths, prompts={"text": prompt} if prompt else {})
 
     def shaped(self, vectors_ND: np.ndarray, dims: int | None, normalize: bool) -> np.ndarray:
         """Return vectors that `of` gave whole, as it gives them with `dims` and `normalize`."""

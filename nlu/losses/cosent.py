@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
@@ -45,7 +46,13 @@ class Angle(Cosent):
     """AnglE: CoSENT over angles in the complex plane, whose gradient does not vanish where a cosine is near 1."""
 
     def __call__(self, first_ND: Tensor, second_ND: Tensor, labels_N: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the loss times the number of pairs, float32; of vectors of an even width."""
+        """Return the loss times the number of pairs, float32; of vectors of an even width, else UserError is
+        raised."""
+        if (width := first_ND.shape[1]) % 2:
+            raise UserError(
+                f"loss=angle compares the halves of vectors, but these have {width} numbers; set task.dims, and the "
+                "width of the encoder, to even numbers, or loss=cosent"
+            )
         (a_NH, b_NH), (c_NH, d_NH) = first_ND.chunk(2, dim=1), second_ND.chunk(2, dim=1)
         norms_N = (first_ND.norm(dim=1) * second_ND.norm(dim=1)).clamp_min(1e-12)
         real_N = (a_NH * c_NH + b_NH * d_NH).sum(1) / norms_N

@@ -48,6 +48,12 @@ class Frozen(Plain):
         """Choose the rows of the head. Raises UserError for a run whose head cannot be fitted."""
         _require_classes(model, context)
         self.rows: Examples = sample(context.store.sets["train"], self.head_rows, context.seed)
+        if len(np.unique(self.rows.target.strata(self.rows.stored, self.rows.rows_N)[0])) < 2:
+            raise UserError(
+                f"the rows of data.train that the head is fitted to ({len(self.rows):,}, method.head_rows is "
+                f"{self.head_rows}) are of one class, from which no head can be fitted; add another class, or set "
+                "method.head_rows higher"
+            )
         if not self.trains_encoder:
             for name, parameter in model.named_parameters():
                 # The head takes steps too, so that a step of this method is an ordinary one; the fit replaces them.
@@ -142,6 +148,3 @@ def _require_classes(model: TaskModel, context: Context) -> None:
             f"loss is {type(loss).__name__}, which does not read logits as the logistic regression of method=fewshot "
             "and frozen gives them; set loss=cross_entropy"
         )
-    train = context.store.sets["train"]
-    if len(np.unique(target.strata(train.stored, train.rows_N)[0])) < 2:
-        raise UserError("data.train has rows of one class only, from which no head can be fitted; add another class")

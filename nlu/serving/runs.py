@@ -8,6 +8,7 @@ from nlu.config.command_keys import Serve
 from nlu.config.nearest import hint
 from nlu.data.layouts import Values
 from nlu.inference.mixed import RUN, Mix
+from nlu.inference.predictor import Predictor
 from nlu.inference.sharing import share_encoder
 from nlu.serving.bodies import Refused
 from nlu.serving.named import named
@@ -32,11 +33,10 @@ class Runs:
         """Load them. Raises UserError if one cannot be loaded, or not together with the first one."""
         newest: dict[str, Newest] = {}
         for name, run in named(config).items():
-            share = None
-            if newest:
-                first_name, first = next(iter(newest.items()))
-                share = partial(share_encoder, first_name, first.served.predictor, name)
-            newest[name] = Newest(config, run, share)
+            newest[name] = Newest(config, run, _sharing(newest, name))
+        first, *others = newest
+        # A checkpoint that the first run gets later.
+        newest[first].share = _sharing({one: newest[one] for one in others}, first)
         return cls(newest)
 
     def renewed(self, count: Callable[[], None]) -> "Runs":
@@ -65,3 +65,11 @@ class Runs:
         """Return what is said of the only run, or under the name `several` of each run by its name."""
         said = {name: what(served) for name, served in self.served.items()}
         return {several: said} if self.mix is not None else next(iter(said.values()))
+
+
+def _sharing(others: Mapping[str, Newest], name: str) -> Callable[[Predictor], None] | None:
+    """Return what lets a checkpoint of a run hold the encoder of the first of the others, if there is one."""
+    if not others:
+        return None
+    other = next(iter(others))
+    return partial(share_encoder, other, others[other].served.predictor, name)

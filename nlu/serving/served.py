@@ -64,7 +64,7 @@ class Newest:
     def __init__(self, config: Serve, run: str, share: Callable[[Predictor], None] | None = None):
         """Load it. `run`: which of the configuration's runs; `share`: lets each of its checkpoints hold the weights of
         another run. Raises UserError if it does not exist."""
-        self._config, self._run, self._share = config, run, share
+        self._config, self._run, self.share = config, run, share
         self._device = choose_device(config.device, 0, keys="")
         self._logged = ""
         """the last reason why loading failed"""
@@ -117,8 +117,8 @@ class Newest:
                 break
         else:
             raise CheckpointError(f"{located.checkpoint} was replaced {MOST_TRIES} times while it was read; try again")
-        if self._share is not None:
-            self._share(predictor)
+        if self.share is not None:
+            self.share(predictor)
         # The first prediction is much slower than later ones, so it is done before any client waits.
         predictor.try_out()
         return Served(predictor, mark)

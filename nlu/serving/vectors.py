@@ -107,6 +107,8 @@ class VectorRoutes:
         vectors = self._of(asked.run).text_vectors
         require_few_rows(len(asked.texts), "texts", self._application.config)
         prompt = vectors.prompts.of(asked.prompt)
+        # It is copied before each text.
+        require_few_characters({"prompt": prompt}, "prompt", self._application.config)
         found_ND = await self._vectors(asked.run, [(prompt, text) for text in asked.texts], request)
         normalize = vectors.normalizes if asked.normalize is None else asked.normalize
         shaped_ND = vectors.shaped(found_ND, asked.dims, normalize)
@@ -136,10 +138,10 @@ class VectorRoutes:
         """Return the vector of each text behind its prompt, (N, D). Raises Refused beyond the limits of the server, and
         UserError for a text that cannot be used."""
         predictor, application = self._of(run), self._application
-        for number, (_, text) in enumerate(texts, 1):
+        for number, (prompt, text) in enumerate(texts, 1):
             values = {"text": text}
             require_few_characters(values, f"text {number}", application.config)
-            require_none(predictor.text_vectors.problem(values), values, f"text {number}")
+            require_none(predictor.text_vectors.problem(values, prompt), values, f"text {number}")
         rows = self._texts.setdefault(predictor, _Texts(predictor.text_vectors))
         values_N = [{"text": f"{prompt}{text}"} for prompt, text in texts]
         found = await application.result(lambda: application.batcher.submit(rows, values_N), request)

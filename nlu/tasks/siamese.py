@@ -118,6 +118,8 @@ class Siamese(Classify):
         whole = self._loss_of(outputs, facts, is_real_B)
         if not self.dims:
             return whole
+        if (largest := max(self.dims)) > (width := outputs["first"].shape[1]):
+            raise UserError(f"task.dims has {largest}, but vectors have {width} numbers; set task.dims to fewer")
         cut = [_first_dimensions(outputs, width) for width in self.dims]
         return torch.stack([whole, *(self._loss_of(one, facts, is_real_B) for one in cut)]).mean()
 

@@ -60,8 +60,9 @@ def compared(
     facts_N = {name: ranks.all_rows(torch.cat([one[name] for one in facts])) for name in facts[0]}
     for values_N in outputs_N.values():
         values_N.requires_grad_()
-    terms = backward(task.compare(outputs_N, facts_N))
+    # Before the comparison: memory may run out in it on this rank only, which then takes no part in what follows.
     begin = sum(map(int, ranks.all_on_host(float(sum(counts)))[: ranks.rank]))
+    terms = backward(task.compare(outputs_N, facts_N))
     put_back()
     for piece, count in zip(pieces, counts, strict=True):
         own = slice(begin, begin + count)

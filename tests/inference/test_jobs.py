@@ -18,6 +18,7 @@ from nlu.inference.claimed import Claimed
 from nlu.jobs.local import _signal
 from nlu.jobs.submissions import Submissions
 from nlu.storage import outputs
+from nlu.storage.files import replacing, write_bytes
 from tests import warm
 from tests.buckets import Server
 from tests.inference.runs import evaluate, predict, unlabelled
@@ -233,3 +234,11 @@ def test_sets_that_jobs_score_have_the_files_of_one_process(
     )
     assert one == several and Path("result.json") in one and len(one) >= 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_complete_result_leaves_alone_what_another_job_is_writing(tmp_path: Path) -> None:
+    shared = Claimed(str(tmp_path / "out.csv"), {})
+    with replacing(tmp_path / f".out.csv.jobs/{Path(shared._store.shown).name}/left-1") as file:
+        file.write(b"")
+        shared.finish([], lambda paths: write_bytes(tmp_path / "out.csv", b""))
+    assert (tmp_path / "out.csv").exists() and shared.is_done

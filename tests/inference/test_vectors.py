@@ -174,3 +174,13 @@ def test_a_search_reads_vectors_from_a_file_and_refuses_other_widths(tmp_path: P
     assert (places_Q[:, 0] == np.arange(1, 7)).all() and (places_Q[:, -1] == 0).all(), "a text without a vector is last"
     with pytest.raises(UserError, match="k is 0"):
         nearest(corpus_ND, corpus_ND, 0)
+
+
+def test_a_text_that_is_too_long_behind_its_prompt_is_refused(compared: Path) -> None:
+    loaded = nlu.load(compared, device="cpu", long="error")
+    around = loaded.trained.tokenizer.single
+    longest = loaded.trained.lengths.max_len - len(around.before) - len(around.after)
+    text = " ".join("a" * longest)
+    assert len(loaded.encode([text], "")) == 1
+    with pytest.raises(DataError, match=f"text 1: .* has {longest + 4} tokens, more than data.max_len"):
+        loaded.encode([text], "query")

@@ -128,6 +128,7 @@ def test_two_processes_fit_the_head_of_one(tmp_path):
     [
         (Kind(("task=regress",), number), "the target is number"),
         (Kind(("head=mlp",), classes), "head=linear"),
+        (Kind(("method.head_rows=1",), classes), "(1, method.head_rows is 1) are of one class"),
         (Kind(("loss=bce",), classes), "set loss=cross_entropy"),
         (Kind((), classes, ("model=static", "model.embedding_size=8")), "set that to false"),
     ],

@@ -193,6 +193,17 @@ def test_a_newer_checkpoint_of_one_run_is_taken_up_by_that_run(runs: dict[str, P
     assert renewed.served["topics-run"] is served.served["topics-run"]
 
 
+def test_a_newer_checkpoint_of_the_first_run_holds_the_same_encoder(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["two"], tmp_path / "two")
+    served = Runs.of_config(Serve(run=[str(copy), str(runs["topics"])], device="cpu", reload_s=0.1))
+    shutil.rmtree(copy / "checkpoints" / "best-1")
+    shutil.copytree(runs["windows"] / "checkpoints" / "best-1", copy / "checkpoints" / "best-1")
+    renewed = served.renewed(lambda: None)
+    assert renewed.served["two"] is not served.served["two"]
+    words = [each.predictor.trained.model.backbone.words.weight for each in renewed.served.values()]
+    assert words[0] is words[1]
+
+
 def test_a_server_of_one_run_knows_its_name_and_needs_none(runs: dict[str, Path]) -> None:
     served = Runs.of_config(Serve(run=str(runs["two"]), device="cpu"))
     assert served.of(None) is served.of("two-run") and served.mix is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlu.tasks.siamese import _no_negatives
-from tests.training.in_process import NO_DROPOUT, composed, killed_in_backward, start, tensors
+from tests.training.in_process import NO_DROPOUT, composed, killed_in_backward, start, tensors, train
 from tests.training.kinds import KINDS
 from tests.training.runs import result
 
@@ -75,3 +75,17 @@ def test_pairs_with_a_number_are_learned_and_scored_by_correlation(tmp_path: Pat
                       *(("loss.lowest=-10", "loss.highest=20") if loss == "cosine_mse" else ()))  # fmt: skip
     start(config, tmp_path / "run")
     assert set(result(tmp_path / "run")["metrics"]["dev"]) == {"pearson", "spearman"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("loss=angle", "task.dims=[3]"), "but these have 3 numbers"),
+        (("loss=cosent", "task.dims=[4,999]"), "task.dims has 999, but vectors have"),
+    ],
+)
+def test_dimensions_that_vectors_do_not_have_are_refused(
+    tmp_path: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(*KINDS["siamese of numbers"].overrides(tmp_path), *options, f"hydra.run.dir={tmp_path}/run", status=2)
+    assert said in capsys.readouterr().err
