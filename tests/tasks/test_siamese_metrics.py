@@ -52,7 +52,12 @@ def test_info_nce_does_not_treat_a_duplicate_of_a_right_text_as_wrong(store_of):
     total = 0.0
     for row, (first, second, label) in enumerate(pairs[example] for example in batch.examples_B):
         candidates = [pairs[example][1] for example in batch.examples_B]
-        is_wrong = np.array([text not in (first, second) and (first, text) not in right for text in candidates])
+        is_wrong = np.array(
+            [
+                text not in (first, second, *candidates[:place]) and (first, text) not in right
+                for place, text in enumerate(candidates)
+            ]
+        )
         own = np.exp(cosines_BB[row, row] / 0.5)
         total -= label * np.log(own / (own + np.exp(cosines_BB[row] / 0.5)[is_wrong].sum()))
     assert loss.item() == pytest.approx(total, rel=1e-5)
