@@ -79,6 +79,9 @@ class Batch:
     """windows of each example, each a sequence; None: each example is whole; stays on the host"""
     filling: Filling | None = None
     """None: the batch has no filling"""
+    texts_KB: Tensor | None = None
+    """of stored pairs in two sequences: a hash of each text, equal for equal texts on either side, whatever stands
+    before them"""
     shared_B: np.ndarray | None = None
     """a hash of the first text of each example, if examples share the sequence of equal ones; stays on the host"""
 
@@ -180,5 +183,6 @@ def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch
         packed.unit_ends_U,
         part.member,
         packed.windows_B,
+        texts_KB=None if packed.texts_KB is None else torch.from_numpy(packed.texts_KB),
         shared_B=packed.shared_B,
     )

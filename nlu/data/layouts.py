@@ -49,6 +49,8 @@ class Packed:
     """(U, 2): the first and the last character of each unit of a text; None if rows are lists of units"""
     windows_B: np.ndarray | None = None
     """windows of each row; None: each is whole"""
+    texts_KB: np.ndarray | None = None
+    """of stored pairs in two sequences: a hash of each text, equal for equal texts"""
     shared_B: np.ndarray | None = None
     """a hash of the first text of each row, if rows share the sequence of equal ones"""
 
@@ -217,6 +219,8 @@ class Sides(Pair):
         # The rows are sorted by their total length, which says nothing about the two sequences of each.
         packed = Packed.of_pieces(tokens, lengths_P)
         packed.sequences_KB = np.ascontiguousarray(packed.sequences_KB[0][piece_BK].T)
+        if stored.second_N is not None:
+            packed.texts_KB = np.stack([stored.first_N[rows_B], stored.second_N[rows_B]]).astype(np.int64)
         packed.shared_B = stored.first_N[rows_B] if self.shares_first else None
         return packed
 

@@ -5,7 +5,6 @@ Reimers and Gurevych 2019 (https://arxiv.org/abs/1908.10084).
 Axes: B examples, S sequences (two for each example), D width.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.config.keys import takes
 from nlu.config.schema import Node
-from nlu.data.collate import Batch, to_device
+from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Number, Target
 from nlu.losses.loss import Loss, loss_of
@@ -32,9 +31,6 @@ from nlu.tasks import keys as schemas
 from nlu.tasks.classify import Classify
 from nlu.tasks.keys import OF_SIMILARITIES
 from nlu.tasks.task import Outputs, to_host
-
-HASH_FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
-"""odd numbers of 61 and 62 bits, which spread each bit of a product over those above it"""
 
 
 @takes(schemas.Siamese)
@@ -98,7 +94,8 @@ class Siamese(Classify):
             return {name: batch.targets[name] for name in ("labels", "queries")}
         if self.loss.reads != "similarities":
             return super().facts_of(batch)
-        first_B, second_B = _hashes_of_sequences(batch)[batch.sequences_KB]
+        assert batch.texts_KB is not None, "pairs of a store"
+        first_B, second_B = batch.texts_KB
         return {"labels": batch.targets["labels"], "first_text": first_B, "second_text": second_B}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
@@ -184,17 +181,18 @@ class Retrieve(Siamese):
         self.kind = "nlu.metrics.kinds.SimilarityKind"
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        names = _names_of_sequences(batch)
+        assert batch.texts_KB is not None, "pairs of a store"
         first_BD, second_BD = to_host(outputs["first"]), to_host(outputs["second"])
         predicted = self.predictions(batch, model, outputs)
         # Texts are identified by hashes, since a candidate may occur in several rows but must be ranked once.
-        pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), predicted, strict=True)
+        texts = (map(_named, hashes_B) for hashes_B in batch.texts_KB.tolist())
+        pairs = zip(*texts, batch.targets["labels"].tolist(), predicted, strict=True)
         return [
             {
                 "label": relevant > 0,
                 **one,
-                "query": names[query],
-                "candidate": names[candidate],
+                "query": query,
+                "candidate": candidate,
                 "query_vector": first_BD[row],
                 "candidate_vector": second_BD[row],
             }
@@ -206,6 +204,11 @@ class Retrieve(Siamese):
 
     def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         return record
+
+
+def _named(text: int) -> str:
+    """Return the name of a text by its hash of 64 bits."""
+    return f"{text & (1 << 64) - 1:016x}"
 
 
 def _first_dimensions(outputs: Outputs, width: int) -> Outputs:
@@ -230,26 +233,3 @@ def _no_negatives(labels_B: Tensor, first_B: Tensor, second_B: Tensor) -> tuple[
     return (left_out_BB | repeats_second_B).fill_diagonal_(False), (left_out_BB.T | repeats_first_B).fill_diagonal_(
         False
     )
-
-
-def _hashes_of_sequences(batch: Batch) -> Tensor:
-    """Return a 64-bit hash of the tokens of each sequence, computed on the batch's device without a synchronization;
-    (S,)."""
-    numbers = torch.from_numpy(np.repeat(np.arange(batch.num_sequences), batch.lengths))
-    # The position enters the hash, because the sum below ignores the order of tokens.
-    mixed_T = batch.tokens_T * HASH_FACTORS[0] + batch.positions_T * HASH_FACTORS[1]
-    for factor in HASH_FACTORS:
-        mixed_T = (mixed_T ^ (mixed_T >> 29)) * factor
-    # The sum of integers does not depend on the order, also if it overflows.
-    sequence_T = to_device(numbers, mixed_T.device)
-    return mixed_T.new_zeros(batch.num_sequences).index_add(0, sequence_T, mixed_T)
-
-
-def _names_of_sequences(batch: Batch) -> list[str]:
-    """Return a name for each sequence, the same for equal texts; (S,)."""
-    tokens_T = batch.tokens_T.numpy()
-    starts = batch.starts_S.tolist()
-    return [
-        hashlib.blake2b(tokens_T[start : start + length].tobytes(), digest_size=12).hexdigest()
-        for start, length in zip(starts, batch.lengths, strict=True)
-    ]
