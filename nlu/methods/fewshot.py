@@ -8,6 +8,8 @@ texts meet, a function of (seed, epoch, position), so no list of pairs exists.
 Axes: B examples of a micro-batch, N rows that the head is fitted to, D width, C classes.
 """
 
+from typing import Any, cast
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -94,6 +96,7 @@ class FewShot(Frozen):
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
         super().prepare(model, context)
+        cast(Any, context.task).compared_by = type(self).__name__
         if self.freeze_words:
             model.backbone.words.weight.requires_grad_(False)
         if not any(each.requires_grad for name, each in model.named_parameters() if name.startswith("backbone.")):

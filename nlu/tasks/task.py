@@ -96,6 +96,8 @@ class RowsOfLogits(Facts):
 
     term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
     compares_steps = False
+    compared_by: str | None = None
+    """the method, if it compares the rows of a micro-batch in place of the loss"""
     over_windows: ClassVar[str] = "mean"
     """how the logits of the windows of a long text become those of the text: mean or max"""
 
@@ -141,8 +143,11 @@ class RowsOfLogits(Facts):
 def comparing_loss(task: Task, *, over_steps: bool = False) -> str | None:
     """Return the name of a loss of the task whose value for a row depends on other rows of the micro-batch, or None.
 
-    One that compares the rows of whole steps does not depend on their division; `over_steps` names it too.
+    It is the method's where that has a loss of its own. One that compares the rows of whole steps does not depend on
+    their division; `over_steps` names it too.
     """
+    if (method := getattr(task, "compared_by", None)) is not None:
+        return str(method)
     of_members = getattr(task, "members", None)
     for one in [task] if of_members is None else of_members.values():
         loss = getattr(one, "loss", None)

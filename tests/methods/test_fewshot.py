@@ -16,6 +16,7 @@ from nlu.methods.fewshot import FewShot, Frozen, contrastive
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import NO_DROPOUT, TINY, composed, start, tensors, train
 from tests.training.kinds import Kind, classes, number, read
+from tests.training.short_memory import memory_for
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import assert_kills_change_nothing
 
@@ -137,6 +138,12 @@ def test_a_run_whose_head_cannot_be_fitted_is_refused(kind, said, tmp_path, caps
     overrides = kind.overrides(tmp_path / "rows")
     train(*overrides, "method=fewshot", f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err and not Path(tmp_path, "run").exists()
+
+
+def test_a_micro_batch_whose_rows_are_compared_is_not_divided(tmp_path, capsys):
+    with memory_for(4):
+        train(*FEW.overrides(tmp_path / "rows"), f"hydra.run.dir={tmp_path}/run", status=2)
+    assert "which is not divided, because FewShot compares its examples" in capsys.readouterr().err
 
 
 def test_a_long_text_is_read_by_the_mean_of_its_windows(tmp_path):
