@@ -92,8 +92,7 @@ class Trainer:
     """Compute steps and scores by torch.compile over batches of few shapes, on CUDA; decides the last bits:
     docs/devices.md."""
     timeout_min: PositiveFloat = 120.0
-    """A rank that does not answer the others for this many minutes ends the run with an error; at a terminal there is
-    no limit, since a rank may be in a debugger."""
+    """A rank that does not answer the others for this many minutes, also in a debugger, ends the run with an error."""
 
     @property
     def batch_rows(self) -> int:

@@ -7,6 +7,8 @@ not slow down steps.
 import functools
 import logging
 import math
+import os
+import pdb
 import sys
 import threading
 import time
@@ -20,9 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nlu.display import debugger
-
 LOG_INTERVAL_S = 30.0
+REFRESH_S = 0.25
 MIN_BAR_WIDTH = 8
 MAX_BAR_WIDTH = 40
 LOSS_SHARE = 0.02
@@ -181,12 +182,14 @@ class Progress:
 
 
 class _Display:
-    """Draws bars in a thread, except while a debugger has the terminal."""
+    """Draws bars in a thread, until the first `breakpoint()`, which needs the terminal."""
 
     def __init__(self, render: Callable[[], RenderableType]):
         self._render = render
         self._has_ended = threading.Event()
-        self._live: Live | None = self._begin()
+        self._live = self._begin()
+        self._outer = sys.breakpointhook
+        sys.breakpointhook = self._broken
         self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
         self._thread.start()
 
@@ -202,24 +205,23 @@ class _Display:
         return live
 
     def _draw(self) -> None:
-        while not self._has_ended.wait(1 / debugger.REFRESHES_PER_S):
-            if debugger.is_held():
-                self._stop()
-            elif self._live is None:
-                self._live = self._begin()
-            else:
-                self._live.refresh()
+        while not self._has_ended.wait(REFRESH_S):
+            self._live.refresh()
 
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def _broken(self, *given: object, **named: object) -> object:
+        self.end()
+        if self._outer is not sys.__breakpointhook__ or "PYTHONBREAKPOINT" in os.environ:
+            return self._outer(*given, **named)
+        # Python's own hook would stop here, and not where the user stands.
+        return pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
 
     def end(self) -> None:
         """Draw the bars for the last time."""
-        self._has_ended.set()
-        self._thread.join()
-        self._stop()
+        if not self._has_ended.is_set():
+            sys.breakpointhook = self._outer
+            self._has_ended.set()
+            self._thread.join()
+            self._live.stop()
 
 
 def format_time(duration_s: float) -> str:

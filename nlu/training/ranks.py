@@ -18,8 +18,6 @@ from torch import nn
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.display import debugger
-from nlu.display.debugger import breakpoints
 from nlu.jobs.placement import placement, reachable
 from nlu.runs.provenance import usable_cores
 from nlu.search.faults import ProcessLost, lost_a_peer
@@ -28,8 +26,6 @@ Value = TypeVar("Value")
 
 TIMEOUT_MIN = 120.0
 """long, since the leader of a node may tokenize a large set while the others wait"""
-TIMEOUT_AT_TERMINAL = timedelta(days=7)
-"""the user of a terminal may stop one rank at a `breakpoint()` for any time, and ends a run that hangs by Ctrl-C"""
 
 
 @dataclass(frozen=True)
@@ -166,15 +162,13 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
 def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float = TIMEOUT_MIN) -> Iterator[Ranks]:
     """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`.
 
-    In the block, `breakpoint()` gives one rank the terminal and the others wait. Raises ProcessLost if
-    another rank has ended or does not answer within `timeout_min`.
+    Raises ProcessLost if another rank has ended or does not answer within `timeout_min`.
     """
     keep_freed_memory()
     place = placement()
     device = choose_device(wanted_device, place.local_rank, keys)
     if place.meeting is None:
-        with breakpoints(0, 1):
-            yield Ranks(0, 1, device)
+        yield Ranks(0, 1, device)
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -182,7 +176,7 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     # it is part of the saved state's `machine`.
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
-    timeout = TIMEOUT_AT_TERMINAL if debugger.is_ours() else timedelta(minutes=timeout_min)
+    timeout = timedelta(minutes=timeout_min)
     store, rank, world_size = next(
         dist.rendezvous(reachable(place.meeting), place.rank, place.world_size, timeout=timeout)
     )
@@ -198,10 +192,9 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
     try:
         ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.nodes)
-        with breakpoints(rank, world_size):
-            yield ranks
-            # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
-            ranks.barrier()
+        yield ranks
+        # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
+        ranks.barrier()
     except RuntimeError as error:
         # If the run is asked to stop, a rank that has ended is no fault.
         if not lost_a_peer(error) or stopping.received():
