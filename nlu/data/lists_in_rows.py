@@ -4,6 +4,7 @@ text_a, text_b, negatives    the pair of both texts, and a pair with label 0 for
 text_a, candidates, label    a pair for each candidate, with its own label of the list
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from nlu.config.sentences import counted
 from nlu.data.fields import LISTS
 from nlu.data.lists_in_cells import listed_labels
 from nlu.data.reader import BadRow, Row
+
+QUOTED = re.compile(r"\s*\[\s*(['\"]|\])")
+"""the beginning of a list of texts in a cell; other brackets belong to a text, such as [deleted]"""
 
 
 def pairs_of(row: Row) -> Iterator[Row | BadRow]:
@@ -31,13 +35,16 @@ def _candidates(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
     elif not isinstance(labels, list) or len(labels) != len(texts):
         rule = f"is not a list with a label for each of the {counted(len(texts), 'text')} of the field candidates"
         yield BadRow.of(row.number, "label", row.values.get("label"), rule)
+    elif any(map(_is_absent, labels)):
+        yield BadRow.of(row.number, "label", row.values["label"], "holds an empty label")
     else:
         for text, label in zip(texts, labels, strict=True):
             yield Row(row.number, {**shared, "text_b": text, "label": label})
 
 
 def _negatives(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
-    texts = list_of(row.values["negatives"])
+    texts = row.values["negatives"]
+    texts = list_of(texts) if not isinstance(texts, str) or QUOTED.match(texts) else texts
     # A single text, as of a triplet, is a list of one; what is empty is no negative.
     texts = [text for text in (texts if isinstance(texts, list) else [texts]) if not _is_absent(text)]
     if wrong := [text for text in texts if not isinstance(text, str)]:

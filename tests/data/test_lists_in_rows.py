@@ -162,3 +162,15 @@ def test_a_batch_of_shared_sequences_is_filled_up_to_a_shape_that_holds_its_rows
     full = filled(batch, Shapes([Shape.of(batch)]))
     assert full.sequences_KB.shape[1] >= 6 and full.sequences_KB[:, :6].tolist() == batch.sequences_KB.tolist()
     assert full.filling.rows == 6 and full.targets["labels"][:6].tolist() == batch.targets["labels"].tolist()
+
+
+@pytest.mark.parametrize("text", ["[deleted]", "{x}", "[12 13] days", "set()"])
+def test_a_negative_that_only_looks_like_a_list_stays_a_text(text, write, open_files):
+    path = write("a.csv", f"text_a,text_b,negatives\na b,c,{text}\ng,h,k\n")
+    assert pairs(open_files(train=path, dev=path, fields=None, **RELEVANCE))[1] == ("a b", text, 0)
+
+
+def test_an_empty_label_in_a_list_is_a_bad_row(write, open_files):
+    path = write("a.jsonl", jsonl([{"text_a": "a", "candidates": ["b", "c"], "label": [1, None]}]))
+    with pytest.raises(DataError, match=r"a.jsonl:1.*label.*holds an empty label"):
+        open_files(train=path, dev=path, fields=None, **RELEVANCE)
