@@ -68,7 +68,7 @@ class Siamese(Classify):
         return {"_target_": self.heads[0], "features": features}
 
     def rows(self, batch: Batch) -> int:
-        return len(batch)
+        return len(batch.targets["labels" if self.numbers is None else "numbers"])
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of rows, for similarities (InfoNCE) of matching pairs, for groups as the loss counts."""

@@ -209,7 +209,7 @@ def test_where_it_has_no_effect_it_is_refused(
 def test_a_checkpoint_that_replaces_another_is_not_compiled_again(tmp_path: Path) -> None:
     run, other = (trained(TASKS["classify"], tmp_path / name, f"seed={seed}") for seed, name in enumerate("ab"))
     rows = rows_of("classify", 30)
-    newest = Newest(Serve(run=str(run), device="cpu", batch_size=4, compile=True))
+    newest = Newest(Serve(run=str(run), device="cpu", batch_size=4, compile=True), str(run))
     old = weakref.ref(newest.served.trained.model)
     before = newest.served.predictor.predict(newest.served.predictor.encode(rows), with_logits=True)
     graphs = counters["stats"]["unique_graphs"]

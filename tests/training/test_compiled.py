@@ -309,7 +309,7 @@ def test_layers_that_each_have_another_number_of_heads_are_one_graph(examples: E
 
 
 @pytest.mark.parametrize("lengths", [[2, 5, 9, 9, 30], [3, 40, 95, 97, 200]])
-def test_local_and_global_layers_compiled_have_the_vectors_and_gradients_of_eager_ones(
+def test_local_and_global_layers_compiled_have_vectors_and_gradients_of_eager_ones(
     lengths: list[int], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -393,14 +393,14 @@ def test_no_two_places_of_a_step_of_rdrop_draw_the_same_dropout(
     batch = collate(examples, np.arange(ROWS), (1, 0))
     drawn: list[Tensor] = []
 
-    def recorded(input: Tensor, probability: float, keys: Tensor) -> Tensor:
+    def recorded(input: Tensor, probability: float, keys: Tensor, *columns: Tensor) -> Tensor:
         if keys.dim() == 3:
             drawn.extend(keys[number, :, :length].flatten() for number, length in enumerate(batch.lengths))
         else:
             # A row for each token, or for each sequence.
             is_by_token = len(keys) >= batch.num_tokens
             drawn.append(keys[: batch.num_tokens if is_by_token else batch.num_sequences])
-        return dropped(input, probability, keys)
+        return dropped(input, probability, keys, *columns)
 
     dropped = dropout.dropped
     for module in (dropout, filled_attention):
