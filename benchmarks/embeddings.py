@@ -83,7 +83,7 @@ def ours(folder: Path, seed: int, steps: int) -> dict[str, Any]:
         ],
         check=True,
     )  # fmt: skip
-    rates = [float(row["tok/s"]) for row in read_rows(run / "train.tsv")]
+    rates = [float(row["real_tokens_per_s"]) for row in read_rows(run / "train.tsv")]
     loaded = nlu.load(run)
     scores = mrr_10(lambda texts: loaded.encode(texts, prompt=PROMPT))
     return {"tokens_per_s": statistics.median(rates), "mrr_10": scores}

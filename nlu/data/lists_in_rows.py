@@ -44,7 +44,11 @@ def _candidates(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
 
 def _negatives(row: Row, shared: dict[str, Any]) -> Iterator[Row | BadRow]:
     texts = row.values["negatives"]
-    texts = list_of(texts) if not isinstance(texts, str) or QUOTED.match(texts) else texts
+    if not isinstance(texts, str) or QUOTED.match(texts):
+        texts = list_of(texts)
+        if isinstance(texts, str):
+            yield BadRow.of(row.number, "negatives", texts, "begins like a list of texts, but is none")
+            return
     # A single text, as of a triplet, is a list of one; what is empty is no negative.
     texts = [text for text in (texts if isinstance(texts, list) else [texts]) if not _is_absent(text)]
     if wrong := [text for text in texts if not isinstance(text, str)]:

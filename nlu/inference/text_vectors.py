@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.nearest import hint
 from nlu.data.collate import Batch
 from nlu.data.examples import in_memory
 from nlu.data.layouts import LAYOUTS, Layout, Problem, Values
@@ -58,6 +59,11 @@ class Prompts:
             known = f"has only {self}" if self.texts else "has no prompts"
             raise UserError(
                 f"prompt is {prompt}, but this model {known}; write the text itself, such as 'prompt=\"{prompt}: \"'"
+            )
+        if name not in self.texts and self.texts and prompt.isalpha():
+            raise UserError(
+                f"prompt is {prompt}, which is no name of a prompt; {hint(prompt, list(NAMES))}; a text that is to "
+                "stand before others ends with a space or a colon"
             )
         return self.texts.get(name, prompt)
 

@@ -174,3 +174,9 @@ def test_an_empty_label_in_a_list_is_a_bad_row(write, open_files):
     path = write("a.jsonl", jsonl([{"text_a": "a", "candidates": ["b", "c"], "label": [1, None]}]))
     with pytest.raises(DataError, match=r"a.jsonl:1.*label.*holds an empty label"):
         open_files(train=path, dev=path, fields=None, **RELEVANCE)
+
+
+def test_a_list_that_ends_too_early_is_a_bad_row(write, open_files):
+    path = write("a.jsonl", jsonl([{"text_a": "a", "text_b": "b", "negatives": '["c", "d"'}]))
+    with pytest.raises(DataError, match=r"a.jsonl:1.*negatives.*begins like a list of texts, but is none"):
+        open_files(train=path, dev=path, fields=None, **RELEVANCE)

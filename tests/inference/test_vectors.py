@@ -12,6 +12,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.inference import nearest as searching
 from nlu.inference.attribution import explaining
 from nlu.inference.nearest import nearest
+from nlu.inference.text_vectors import prompts_of_run
 from tests.inference.runs import export, kept, trained
 from tests.inference.test_export_elsewhere import native, saved
 from tests.training.in_process import train
@@ -184,3 +185,15 @@ def test_a_text_that_is_too_long_behind_its_prompt_is_refused(compared: Path) ->
     assert len(loaded.encode([text], "")) == 1
     with pytest.raises(DataError, match=f"text 1: .* has {longest + 4} tokens, more than data.max_len"):
         loaded.encode([text], "query")
+
+
+def test_a_mistyped_name_of_a_prompt_is_not_taken_for_its_text():
+    prompts = prompts_of_run({"text_a": "query: ", "text_b": "passage: "})
+    assert [prompts.of(given) for given in ("query", "document", "query: ", "")] == [
+        "query: ",
+        "passage: ",
+        "query: ",
+        "",
+    ]
+    with pytest.raises(UserError, match="prompt is quary, which is no name of a prompt; nearest: query"):
+        prompts.of("quary")
