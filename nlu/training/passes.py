@@ -308,15 +308,16 @@ class Passes:
 
     def _comparing(self, shares: list[Share | None]) -> Comparing | None:
         """Return the task of a step if its loss compares rows of several micro-batches or ranks. All ranks call it."""
-        own = [share.batch for share in shares if share is not None]
-        task = task_of(self.task, own[0].member)
+        there = [share for share in shares if share is not None]
+        task = task_of(self.task, there[0].batch.member)
         if not compares_steps(task):
             return None
         if task.loss.reads != "groups":
             return task
         # Queries are whole in micro-batches that are not divided, which need only be computed once.
-        of_batches = [batch.targets["queries"].unique() for batch in own]
-        is_divided = len(torch.cat(of_batches).unique()) < sum(map(len, of_batches))
+        # A placeholder repeats a query of its rank.
+        found = [query for share in there if share.is_own for query in share.batch.targets["queries"].unique().tolist()]
+        is_divided = len(set(found)) < len(found)
         return task if self.ranks.sum_on_host([float(is_divided)])[0] else None
 
     def _compared(self, task: Comparing, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
