@@ -213,7 +213,8 @@ class _Display:
         if self._outer is not sys.__breakpointhook__ or "PYTHONBREAKPOINT" in os.environ:
             return self._outer(*given, **named)
         # Python's own hook would stop here, and not where the user stands.
-        return pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
+        pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
+        return None
 
     def end(self) -> None:
         """Draw the bars for the last time."""
