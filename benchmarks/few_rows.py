@@ -23,6 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from embeddings import weights_for_peer
 from inputs import composed
 
 TEST_ROWS = 600
@@ -92,6 +93,16 @@ def native(job: dict[str, Any], folder: Path, method: str) -> tuple[float, float
     return sum(one["prediction"] == row["label"] for one, row in zip(found, test, strict=True)) / len(test), taken_s
 
 
+def peer_weights(model: str, folder: Path) -> Path:
+    """Write the weights that all runs begin with as a folder of transformers."""
+    if model == "e5_small":
+        return weights_for_peer(folder)
+    # A frozen run has kept them.
+    export = ["-m", "nlu.export", f"run={folder / 'frozen'}", "format=huggingface", f"out={folder / 'weights'}"]
+    subprocess.run([sys.executable, *export], check=True, stdout=subprocess.DEVNULL)
+    return folder / "weights"
+
+
 def main() -> None:
     """Measure each comparison, and print a line as JSON for each draw and a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -120,10 +131,7 @@ def main() -> None:
                 for method in ("frozen", "fewshot"):
                     results[method].append(native(job, folder / method, method))
                 if not seed:
-                    # The weights that a frozen run has kept are those that all runs begin with.
-                    weights = str(folder / "weights")
-                    export = ["-m", "nlu.export", f"run={folder / 'frozen'}", "format=huggingface", f"out={weights}"]
-                    subprocess.run([sys.executable, *export], check=True, capture_output=True)
+                    weights = str(peer_weights(model, folder))
                 job["weights"] = weights
                 peer.stdin.write(json.dumps(job) + "\n")
                 peer.stdin.flush()

@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from nlu.config.choices import node_of, target_of
 from nlu.config.errors import CheckpointError, UserError
@@ -163,7 +164,8 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         config = replace(config, head=task.own_head())
     own = config.data.get("layout")
     layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own)
-    model = assemble(config, task, target, layout.name, tokenizer, source)
+    with _Unfilled():
+        model = assemble(config, task, target, layout.name, tokenizer, source)
     adapter: Adapter = build(config.adapter)
     # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
     # without an adapter.
@@ -183,6 +185,15 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
             "for an evaluation, or name another checkpoint"
         )
     return Trained(located, config, task, model, target, layout, tokenizer, decided)
+
+
+class _Unfilled(TorchFunctionMode):
+    """New parameters keep any numbers: a checkpoint replaces all of them, and to draw them takes a second of 100 M."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return function(*args, **(kwargs or {}))
 
 
 def config_of(run_dir: Path) -> Run:

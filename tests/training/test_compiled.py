@@ -34,7 +34,8 @@ from nlu.methods.fgm import Fgm
 from nlu.methods.freelb import FreeLb
 from nlu.methods.plain import Plain
 from nlu.methods.rdrop import RDrop
-from nlu.models.adapters.lora import LoraLinear
+from nlu.models import keys
+from nlu.models.adapters.lora import Lora, LoraLinear
 from nlu.models.encoders import bert as encoders_bert
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers import dropout, filled_attention
@@ -308,22 +309,31 @@ def test_layers_that_each_have_another_number_of_heads_are_one_graph(examples: E
     assert counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("lengths", [[2, 5, 9, 9, 30], [3, 40, 95, 97, 200]])
-def test_local_and_global_layers_compiled_have_vectors_and_gradients_of_eager_ones(
-    lengths: list[int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("lengths", "adapted"),
+    [([2, 5, 9, 9, 30], None), ([3, 40, 95, 97, 200], None), ([2, 5, 9], "[02]")],
+)
+def test_layers_that_differ_compiled_have_vectors_and_gradients_of_eager_ones(
+    lengths: list[int], adapted: str | None, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    model = task_model(modern(head_dropout=0.0), "single", 3).train()
+    if adapted is None:
+        # Local and global layers, of which the first lacks a norm.
+        model = task_model(modern(head_dropout=0.0), "single", 3).train()
+    else:
+        model = task_model(bert(layers=3, dropout=0.0, attention_dropout=0.0, head_dropout=0.0), "single", 3).train()
+        Lora(keys.Lora(rank=2, targets=[f"backbone.encoder.layer.{adapted}.*"])).apply(model)
     for name, value in model.named_parameters():
         nn.init.normal_(value, mean=float("norm.weight" in name), std=0.2)
     task, batch = classify(CrossEntropy()), Corpus(tmp_path / "set", "single", lengths).batch()
     outputs = task.forward(model, batch)
-    eager = torch.autograd.grad(sum(task.terms(model, batch, outputs).values()), model.parameters())
+    trained = [each for each in model.parameters() if each.requires_grad]
+    eager = torch.autograd.grad(sum(task.terms(model, batch, outputs).values()), trained)
     # "eager" would not show a layer that is computed as another one.
     with compiling("aot_eager"):
         compiled = Compiled(CPU, backend="aot_eager")
         found, terms = compiled.terms(task, model, filled(batch, compiled.trained))
-        gradient = torch.autograd.grad(sum(terms.values()), model.parameters())
+        gradient = torch.autograd.grad(sum(terms.values()), trained)
     torch.testing.assert_close(found["logits"][: len(batch)], outputs["logits"], atol=1e-5, rtol=1e-5)
     for one, other in zip(eager, gradient, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
