@@ -34,7 +34,7 @@ from nlu.inference.mined_pairs import MinedPairs
 from nlu.inference.nearest import Nearest, nearest
 from nlu.inference.predict_files import KEYS
 from nlu.inference.predictor import Predictor
-from nlu.inference.text_vectors import PASSAGE, QUERY, TextVectors
+from nlu.inference.text_vectors import PASSAGE, QUERY, Prompts, TextVectors
 from nlu.inference.trained import load_trained
 from nlu.runs import logs
 from nlu.storage.access import delete, stat
@@ -66,6 +66,8 @@ def run_mining(config: Mine, located: Located | None) -> int:
             trained = load_trained(located, precision=config.precision, long=config.long)
             own = by_run(Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True), "")
             fields = trained.data.get("fields")
+        if config.prompts is not None:
+            own.vectors.prompts = Prompts(config.prompts)
         pairs = MinedPairs.of(config.input, fields or {}, path, corpus)
         if config.range[0] >= len(pairs.corpus):
             raise UserError(

@@ -207,6 +207,14 @@ def test_pretrained_weights_mine_as_a_run_with_their_vectors(
     assert "run and model are both set" in capsys.readouterr().err
 
 
+def test_given_prompts_stand_before_queries_and_passages(run: Path, pairs: list[Row], tmp_path: Path) -> None:
+    write(tmp_path / "pairs.jsonl", pairs)
+    first = mine(run, tmp_path, "prompts={query: 'a b ', passage: 'c '}")[0]
+    loaded = nlu.load(run, device="cpu")
+    query, text = loaded.encode([first["text_a"]], "a b ")[0], loaded.encode([first["text_b"]], "c ")[0]
+    assert first["similarity"] == pytest.approx(float(query @ text), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
