@@ -21,6 +21,7 @@ from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
 from nlu.data.shapes import SHAPES, Shape, Shapes, covering
 from nlu.inference import compiling, predict_files
+from nlu.inference.claimed import _Folder
 from nlu.serving.served import Newest
 from nlu.training.compiled import ALLOWED_ON_CPU, Compiled
 from tests.few import first
@@ -118,24 +119,25 @@ def test_the_first_rows_decide_the_shapes_and_no_later_row_adds_one(run_of: Call
 
 @pytest.mark.usefixtures("allowed")
 def test_a_killed_compiled_prediction_continues_to_the_same_bytes(
-    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict_files, "CHUNK_ROWS", 8)
     write(tmp_path / "new.jsonl", rows_of("classify", 23))
     order = (f"run={run_of('classify')}", f"input={tmp_path}/new.jsonl", "compile=true", "batch_size=3", "logits=true")
     predict(*order, f"output={tmp_path}/a.jsonl")
-    write_piece = predict_files.Pieces.write
+    put = _Folder.put
 
-    def killed(self: Any, number: int, content: bytes) -> None:
-        if number == 1:
+    def killed(self: Any, name: str, content: bytes) -> None:
+        if name == "000001":
             raise KeyboardInterrupt
-        write_piece(self, number, content)
+        put(self, name, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(predict_files.Pieces, "write", killed)
+        patched.setattr(_Folder, "put", killed)
         predict(*order, f"output={tmp_path}/b.jsonl", status=130)
-    predict(*order, f"output={tmp_path}/b.jsonl", "compile=false", status=2)
-    assert "which was started with other settings (compile differ)" in capsys.readouterr().err
+        # Not with the pieces of eager predictions.
+        predict(*order, f"output={tmp_path}/b.jsonl", "compile=false", status=130)
+    assert len(list(tmp_path.glob(".b.jsonl.pieces/*/000000"))) == 2
     predict(*order, f"output={tmp_path}/b.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
