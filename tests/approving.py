@@ -6,7 +6,6 @@ at the difference that git shows before committing it.
 """
 
 import html
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -33,13 +32,6 @@ def content_of(text: str) -> Iterator[str]:
         cells = [cell for cell in CELL_ENDS.split(line.strip()) if cell]
         if cells:
             yield " | ".join(cells)
-
-
-def json_in_lines(text: str) -> str:
-    """Return JSON with a line for each value of its outermost object or list."""
-    content = json.loads(text)
-    pairs = content.items() if isinstance(content, dict) else enumerate(content)
-    return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in pairs)
 
 
 def page_in_lines(path: Path) -> str:

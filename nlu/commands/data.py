@@ -5,7 +5,6 @@ python -m nlu.data train.csv dev.csv --fields text=review label=stars --model RU
 python -m nlu.data negative=bad.txt positive=good.txt --format lines --out reviews.html
 """
 
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.model and given.tokenizer:
         raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
     # The page is checked before files are read, which may take minutes.
-    out = None if given.json and not given.out else _page(given)
+    out = _page(given)
     try:
         with keys_called(CALLED):
             return _report(given, out)
@@ -100,9 +99,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--out", metavar=f"PAGE{SUFFIX}", help="where the page is written; default: a new file in outputs/data"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print everything as JSON, and write a page only with --out"
-    )
     return parser
 
 
@@ -145,14 +141,16 @@ def _page(given: Namespace) -> str:
     return out
 
 
-def _report(given: Namespace, out: str | None) -> int:
+def _report(given: Namespace, out: str) -> int:
     # Imported late: `--help` and wrong flags need none of this.
     from nlu.data.dialect import Dialect
     from nlu.data.survey.sources import of_files
     from nlu.data.survey.survey_report import as_record, report_on
     from nlu.data.survey.walk import walk
     from nlu.display.progress_bars import Progress
+    from nlu.display.survey_page import write_survey_page
     from nlu.display.survey_tables import print_survey
+    from nlu.storage.outputs import output_file
 
     fields = None if given.fields is None else dict(given.fields)
     dialect = Dialect(given.separator, given.quote, given.skip_lines, given.sheet, given.records, skips=True)
@@ -176,23 +174,11 @@ def _report(given: Namespace, out: str | None) -> int:
                 advance=bar.advance,
             )
     record = as_record(report, model)
-    if out is not None:
-        from nlu.display.survey_page import write_survey_page
-        from nlu.storage.outputs import output_file
-
-        # Before anything is printed, because printing fails if the reader of a pipe exits.
-        with output_file(out, "--out") as path:
-            write_survey_page(path, ", ".join(survey.name for survey in surveys), record)
-    if given.json:
-        import json
-
-        from nlu.storage.files import plain
-
-        print(json.dumps(plain(record), indent=2, ensure_ascii=False))
-    else:
-        print_survey(record)
-    if out is not None:
-        print(out, file=sys.stderr if given.json else sys.stdout)
+    # Before anything is printed, because printing fails if the reader of a pipe exits.
+    with output_file(out, "--out") as path:
+        write_survey_page(path, ", ".join(survey.name for survey in surveys), record)
+    print_survey(record)
+    print(out)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 python -m nlu.doctor                    versions, devices, threads, ranks, disks
 python -m nlu.doctor outputs/mine       also each reason why the score of this run may differ now
-python -m nlu.doctor outputs/mine/last --json
+python -m nlu.doctor outputs/mine/last
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="a run's folder, RUN/best-2, RUN/last, or the folder of a search"
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     where = f"where runs are written; default {DEFAULT_OUTPUTS}"
     parser.add_argument("--outputs", type=Path, default=Path(DEFAULT_OUTPUTS), metavar="DIR", help=where)
     given = parser.parse(arguments)
 
     # Heavy imports come after the arguments: --help and a wrong flag must answer at once.
-    import json
-
     from nlu.diagnosis.check import is_broken, print_sections
     from nlu.diagnosis.examination import of_machine, of_run
 
@@ -48,11 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("RANK and WORLD_SIZE are set, but doctor starts ranks itself; start it once, without torchrun")
     run = of_run(given.run) if given.run else []
     sections = [*of_machine(given.outputs), *run]
-    if given.json:
-        records = [{"section": one.title, "checks": [vars(check) for check in one.checks]} for one in sections]
-        print(json.dumps(records, indent=2, ensure_ascii=False))
-    else:
-        print_sections(sections)
+    print_sections(sections)
     return EXIT_BROKEN if is_broken(sections) else 0
 
 

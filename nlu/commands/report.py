@@ -2,8 +2,6 @@
 
 python -m nlu.report outputs                one row per configuration, best first; mean and sd over seeds and folds
 python -m nlu.report outputs --metric f1_macro --metric test/accuracy
-python -m nlu.report outputs --where model=textcnn --where baseline
-                                            only those with this choice, and this text in their folder or note
 python -m nlu.report outputs/sweep --csv > table.csv
 python -m nlu.report --follow outputs/grid  each event of submitted jobs until all have ended, then the report
 python -m nlu.report diff outputs/a outputs/b
@@ -65,38 +63,25 @@ def table(arguments: Sequence[str]) -> int:
         "that decided which checkpoint is best",
     )
     parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="CONDITION",
-        help="show only runs with this KEY=VALUE (VALUE may contain * and ?), or with this text in the path of their "
-        "folder or in their note; may be repeated: all must hold",
-    )
-    parser.add_argument(
         "--follow", action="store_true", help="first follow the jobs that a launcher submitted there, to their end"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything, each run too, as JSON")
-    form.add_argument("--csv", action="store_true", help="print one line a row, with every digit")
+    parser.add_argument("--csv", action="store_true", help="print one line a row, with every digit")
     given = parser.parse(arguments)
     _refuse_mistyped(given.folders)
     if given.follow:
         # Before the runs are read, so that the table shows how they ended.
         _follow(given.folders)
 
-    from nlu.reports.differing_keys import selected
     from nlu.reports.run_table import join_predictions, rows_of
-    from nlu.reports.show_table import as_json, print_tables, write_csv
+    from nlu.reports.show_table import print_tables, write_csv
     from nlu.storage.run_copies import records_of
 
     runs, remarks = _runs_in([records_of(one, "DIR") for one in given.folders])
-    tables, left_out = rows_of(selected(runs, given.where), given.metric)
+    tables, left_out = rows_of(runs, given.metric)
     # Joined for every table: a metric of all held-out rows together is another number than the mean over folds.
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.csv:
         write_csv(tables)
-    elif given.json:
-        print(as_json(tables))
     else:
         print_tables(tables)
     for remark in remarks:
@@ -154,18 +139,13 @@ def errors(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", metavar="RUN", help="a run, or a folder with all folds of one")
     parser.add_argument("--set", metavar="NAME", help="which predictions; default: of the set that decides")
     parser.add_argument("--rows", type=at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
-    parser.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
     given = parser.parse(arguments)
 
-    from nlu.reports.error_report import analyse, print_report, report_as_json
+    from nlu.reports.error_report import analyse, print_report
     from nlu.reports.error_source import source_of
     from nlu.storage.run_copies import records_of
 
-    found = analyse(source_of(records_of(given.folder, "RUN"), given.set), given.rows)
-    if given.json:
-        print(report_as_json(found))
-    else:
-        print_report(found, given.rows)
+    print_report(analyse(source_of(records_of(given.folder, "RUN"), given.set), given.rows), given.rows)
     return 0
 
 

@@ -98,7 +98,8 @@ max_batch_size -> - | trainer.batch_size=auto finds the size of micro-batches
 model=re2 -> model=match_cnn task=match | the words of two texts are no longer aligned
 task.score_queries -> task=rerank | with MRR, NDCG and MAP of each query
 optimizer.kernel -> - | torch's fused kernel updates the weights on CUDA
---html -> --json | it has the whole texts
+--html --json -> - | nlu.report errors --rows 1000 prints more rows, and nlu.report --csv every digit of a table
+--where -> - | name the folders of the runs
 --near --by --rank-by --seed -> - | nlu.report errors shows classes and lengths; python -m nlu.data finds equal texts
 --join -> - | the table over the folders of all folds joins them
 --keep-best -> - | trainer.keep_best of nlu.train decides how many checkpoints a run keeps

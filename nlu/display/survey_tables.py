@@ -82,9 +82,7 @@ def _labels(sets: Sets) -> SurveyTable:
         for label in names[:MOST_LABELS]
     ]
     more = len(names) - MOST_LABELS
-    return SurveyTable(
-        "Labels", columns, lines, f"and {counted(more, 'more label')}, which --json lists" if more > 0 else ""
-    )
+    return SurveyTable("Labels", columns, lines, f"and {counted(more, 'more label')}" if more > 0 else "")
 
 
 def _numbers(sets: Sets) -> SurveyTable:

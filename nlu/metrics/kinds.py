@@ -73,7 +73,7 @@ class Kind:
     name: ClassVar[str]
     """in the singular, for clients of a server"""
     plural: ClassVar[str]
-    """in the plural, for `report errors --json`"""
+    """in the plural, for messages"""
     columns: ClassVar[Mapping[str, Holds]]
     """the columns that predictions add to a row, in order; the first one is what was predicted"""
     is_one_label: ClassVar[bool] = False

@@ -1,16 +1,13 @@
 """The errors of a run: one pass over its predictions, then tables of the error rate by properties of the rows.
 
-They are printed on a terminal, or returned as JSON.
-
 Axes: N records.
 """
 
 import heapq
-import json
 import shlex
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +24,7 @@ from nlu.reports.error_statistics import Parts, Probabilities, Slice, Suspect, b
 from nlu.reports.flips import text_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Record
-from nlu.storage.files import plain, read_json
+from nlu.storage.files import read_json
 
 LENGTHS = tuple(1 << power for power in range(3, 14))
 """upper ends of the ranges of lengths, in tokens; data.max_len of the run is another"""
@@ -35,7 +32,7 @@ CHUNK_RECORDS = 2048
 
 MAX_TEXT = 100
 MOST_PARTS = 20
-"""lines of the table by class; JSON has all"""
+"""lines of the table by class"""
 NUMBERS = frozenset({"probability", "similarity", "distance", "loss"})
 """headers of the columns of a mistake that hold numbers"""
 
@@ -255,7 +252,7 @@ def _print_slices(title: str, slices: Sequence[Slice], most: int | None, whole: 
         values = map(metric_text, (one.value, one.low, one.high))
         table.add_row(one.name, count_text(one.rows), *wrong, *values, *(_cell(one.more.get(name)) for name in more))
     left = len(slices) - len(slices[:most])
-    notes = [f"and {left:,} more with fewer errors; --json has all"] * (left > 0)
+    notes = [f"and {left:,} more with fewer errors"] * (left > 0)
     if not left and sum(one.rows for one in slices) > whole:
         notes.append("a row may stand in several of these lines")
     print_table(table, *notes, "")
@@ -273,7 +270,7 @@ def _print_suspects(found: ErrorReport, rows: int) -> None:
         confidence, text = f"{suspect.self_confidence:.4f}", text_of(record, MAX_TEXT)
         table.add_row(_place(found, record), suspect.label, suspect.likely, confidence, text)
     left = len(suspects) - len(suspects[:rows])
-    more = [f"and {left:,} more; --json has all"] * (left > 0 and bool(rows))
+    more = [f"and {left:,} more; --rows shows them"] * (left > 0 and bool(rows))
     title = f"suspected label errors, {share}, the likeliest first (confident learning)"
     print_table(title, *[table] * bool(suspects[:rows]), *more, "")
 
@@ -282,38 +279,3 @@ def _place(found: ErrorReport, record: Record) -> str:
     fold = f"fold {record['fold']}, " if "fold" in record else ""
     path, _, row = found.place_of(record).rpartition(":")
     return f"{fold}{Path(path).name}:{row}"
-
-
-def report_as_json(found: ErrorReport) -> str:
-    """Return the report as JSON, with all classes and suspected labels and the mistakes that were kept."""
-    content: dict[str, object] = {
-        "run": found.source.folder,
-        "set": found.source.name,
-        "kind": found.kind.plural,
-        "whole": asdict(found.whole),
-        "by": {name: [asdict(one) for one in slices] for name, (_, slices) in found.tables.items()},
-        "mistakes": [
-            {
-                "place": found.place_of(one.record),
-                found.kind.ranked_by: one.confidence,
-                "tokens": one.tokens or None,
-                **one.record,
-            }
-            for one in found.mistakes
-        ],
-        "label_errors": found.suspects
-        and [
-            {
-                "place": found.place_of(record),
-                "label": suspect.label,
-                "likely": suspect.likely,
-                "self_confidence": suspect.self_confidence,
-                "id": record["id"],
-                "fold": record.get("fold"),
-                "text": text_of(record),
-            }
-            for suspect, record in found.suspects
-        ],
-        "remarks": found.remarks,
-    }
-    return json.dumps(plain(content), indent=2, ensure_ascii=False)

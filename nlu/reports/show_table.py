@@ -1,4 +1,4 @@
-"""Tables of runs for people, and as JSON and CSV."""
+"""Tables of runs for people, and as CSV."""
 
 import json
 import os
@@ -14,8 +14,7 @@ from nlu.display.console_tables import Column, count_text, fitted, metric_text, 
 from nlu.reports.cleaning import disk_note
 from nlu.reports.differing_keys import KeyColumns, differing_columns
 from nlu.reports.run_table import FACTS, Configuration, Spread, scored_on
-from nlu.reports.runs import RunRecord, State, parts
-from nlu.storage.files import plain
+from nlu.reports.runs import State, parts
 from nlu.storage.run_copies import place_text
 
 MAX_IMPLIED = 6
@@ -141,33 +140,6 @@ def folders_of(folders: Sequence[Path]) -> str:
         return top
     names = [str(path.relative_to(above)) for path in paths]
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
-
-
-def as_json(tables: Sequence[Sequence[Configuration]]) -> str:
-    """Return the rows as JSON: differing keys, the spread of each metric, and the values of every run."""
-    records = []
-    for rows in tables:
-        columns = differing_columns(rows)
-        for place, row in enumerate(rows):
-            records.append(
-                {
-                    "config": {key: values[place] for key, values in columns.shown.items()},
-                    "set": row.set_name,
-                    "metrics": {name: spread and vars(spread) for name, spread in row.values.items()},
-                    "out_of_fold": {name: spread and vars(spread) for name, spread in row.out_of_fold.items()},
-                    "state": row.state,
-                    "states": row.states,
-                    "scored_on": scored_rows(row),
-                    **{name: row.mean(name) for name in FACTS},
-                    "runs": [_run_fields(run) for run in row.runs],
-                }
-            )
-    return json.dumps(plain(records), indent=2, ensure_ascii=False)
-
-
-def _run_fields(run: RunRecord) -> dict[str, object]:
-    names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "reason")
-    return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 
 
 def write_csv(tables: Sequence[Sequence[Configuration]]) -> None:

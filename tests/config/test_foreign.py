@@ -92,7 +92,10 @@ def test_a_flag_and_a_command_of_another_program_are_answered_with_ours(capsys: 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["errors", "run", "--html"], "--html: unknown flag; write --json"), (["--join", "x"], "leave it out: the table")],
+    [
+        (["errors", "run", "--html"], "--html: unknown flag; leave it out: nlu.report errors --rows"),
+        (["--join", "x"], "leave it out: the table"),
+    ],
 )
 def test_a_flag_of_an_earlier_version_is_answered_with_its_substitute(arguments: list[str], said: str):
     from nlu.commands.report import main

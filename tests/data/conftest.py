@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from nlu.commands.data import main
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.opening import Store
 from nlu.data.prepare import prepare
 from nlu.data.store_plan import plan_of
 from nlu.data.tokenizing import WordPiece
+from nlu.display import survey_tables
+
+Survey = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -24,6 +28,20 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
         return path
 
     return write_file
+
+
+@pytest.fixture
+def survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Survey:
+    """Run nlu.data with these arguments and return the record that its tables and its page show."""
+    found: list[dict[str, Any]] = []
+
+    def run(*arguments: str) -> dict[str, Any]:
+        with monkeypatch.context() as patched:
+            patched.setattr(survey_tables, "print_survey", found.append)
+            assert main([*arguments, "--out", str(tmp_path / f"page-{len(found)}.html")]) == 0
+        return found[-1]
+
+    return run
 
 
 @pytest.fixture

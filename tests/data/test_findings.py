@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nlu.commands.data import main
 from nlu.data.facts import describe, lines
 from nlu.data.findings import Collector
 from nlu.data.reading import Reading
@@ -104,7 +103,7 @@ def test_doubled_quotes_and_headers_of_numbered_columns_are_named(warned):
         assert not any("header" in one for one in warned(header + rows, **given, header=False))
 
 
-def test_a_store_that_is_found_and_nlu_data_say_the_same(write, open_files, capsys, caplog):
+def test_a_store_that_is_found_and_nlu_data_say_the_same(write, open_files, survey, caplog):
     train = write("train.csv", "text,label\n" + "".join(f"a {n},{('x', 'X', 'y')[n % 3]}\n" for n in range(30)))
     settings = {"train": train, "fields": {"text": "text", "label": "label"}}
     said = []
@@ -112,8 +111,7 @@ def test_a_store_that_is_found_and_nlu_data_say_the_same(write, open_files, caps
         with caplog.at_level(logging.INFO):
             said.append([line for line in lines(describe(open_files(**settings))) if "differ" in line])
     assert any(line.endswith(": found") for line in caplog.messages) and said[0] == said[1] and len(said[0]) == 1
-    assert main([str(train), "--json"]) == 0
-    remarks = json.loads(capsys.readouterr().out)["remarks"]
+    remarks = survey(str(train))["remarks"]
     assert [f"data: {line.replace('train: ', 'train: warning: ')}" for line in remarks if "differ" in line] == said[0]
 
 

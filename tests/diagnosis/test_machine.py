@@ -1,6 +1,5 @@
 """python -m nlu.doctor: what it says of a machine, and its exit status."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,11 @@ SECRET = "a-value-to-keep-secret"
 
 def test_a_machine_is_looked_at_and_no_secret_is_shown(tmp_path: Path) -> None:
     environment = {**SAME_THREADS, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/launchers", "HF_TOKEN": SECRET}
-    done = warm.run(["-m", "nlu.doctor", "--json"], cwd=tmp_path, env=environment)
+    done = warm.run(["-m", "nlu.doctor"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    sections = {section["section"]: section["checks"] for section in json.loads(done.stdout)}
-    assert set(sections) == {"environment", "software", "machine", "disks"}
-    assert f"PyTorch version: {torch.__version__}" in sections["environment"][0]["says"]
-    assert "processes by gloo is right" in sections["machine"][-1]["says"]
-    assert "GB free" in sections["disks"][0]["says"]
+    assert {"environment", "software", "machine", "disks"} <= set(done.stdout.splitlines())
+    for said in (f"PyTorch version: {torch.__version__}", "processes by gloo is right", "GB free"):
+        assert said in done.stdout
     assert SECRET not in done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == [], "what was written to try the disk"
 

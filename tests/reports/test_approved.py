@@ -12,7 +12,7 @@ import pytest
 
 from nlu.commands.report import main
 from nlu.config.errors import UserError
-from tests.approving import assert_approved, json_in_lines
+from tests.approving import assert_approved
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate, keep_records, predict
 
 APPROVED = Path(__file__).parent / "approved"
@@ -39,8 +39,7 @@ def said(capsys: pytest.CaptureFixture[str], *lines: str) -> str:
         except UserError as error:
             status = f"refused: {error}"
         printed = capsys.readouterr()
-        out = json_in_lines(printed.out) if "--json" in line else printed.out
-        parts += [f"$ {line}", out, printed.err, status]
+        parts += [f"$ {line}", printed.out, printed.err, status]
     # Other versions of numpy and scipy may round the last digits in another way.
     return re.sub(r"\d\.\d{7,}", lambda found: f"{float(found[0]):.6f}", "\n".join(parts)).replace(
         str(Path.cwd()), "HERE"
@@ -73,7 +72,7 @@ def test_tables_of_runs_of_every_state(capsys: pytest.CaptureFixture[str]) -> No
     Path("out/no run").mkdir()
     Path("out/no run/log.txt").write_text("2026-01-01T00:00:00+0000 ERROR no such model\n")
     found = said(
-        capsys, "out", "out --csv", "out --json", "out/seeds --metric test/accuracy --metric accuracy",
+        capsys, "out", "out --csv", "out/seeds --metric test/accuracy --metric accuracy",
         "out/folds", "clean out", "clean out/seeds --yes --keep-optimizer", "clean out/seeds --yes",
         "out/seeds --metric acuracy", "out/none",
     )  # fmt: skip
@@ -152,7 +151,6 @@ def test_errors_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("classes", "sets", "numbers", "spans", "cosines"):
         facts_of(keep(kind, kind, 0, data__dev="dev.tsv", **FIELDS), "units" if kind == "spans" else "single")
     lines = [f"errors {kind} --rows 4" for kind in ("classes", "sets", "numbers", "spans", "cosines")]
-    lines += [f"errors {kind} --rows 2 --json" for kind in ("classes", "numbers", "spans")]
     assert_approved(APPROVED / "errors.txt", said(capsys, *lines, "errors classes --rows 0"))
 
 
@@ -174,6 +172,6 @@ def test_suspected_labels_of_folds(capsys: pytest.CaptureFixture[str]) -> None:
                          "probability": shares[best], "probabilities": shares, "text": f"text {place}"})  # fmt: skip
         keep_records(run, rows, by_label=[{"label": name} for name in "abc"])
     assert_approved(
-        APPROVED / "label_errors.txt", said(capsys, "errors run --rows 3", "errors run --rows 1 --json",
+        APPROVED / "label_errors.txt", said(capsys, "errors run --rows 3",
                                             "errors run/fold-1 --rows 1")
     )  # fmt: skip

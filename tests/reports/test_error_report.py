@@ -8,6 +8,8 @@ import pytest
 
 from nlu.commands.report import main
 from nlu.config.errors import UserError
+from nlu.reports.error_report import analyse
+from nlu.reports.error_source import source_of
 from tests.inference.runs import kept, trained
 from tests.reports.folders import begin_run, end_run, predict
 from tests.training.in_process import TINY, train, write_rows
@@ -48,39 +50,38 @@ def folds(tmp_path_factory) -> Path:
 )
 def test_counts_are_those_of_the_predictions(kind, tmp_path, capsys):
     run = trained(kind, tmp_path)
-    content = json.loads(errors(capsys, run, "--json", "--rows", "3"))
-    records = kept(run)
-    if content["kind"] == "numbers":
+    found, records = analyse(source_of(run), 3), kept(run)
+    slices = {name: parts for name, (_, parts) in found.tables.items()}
+    if found.kind.plural == "numbers":
         distances = [abs(record["prediction"] - record["label"]) for record in records]
-        assert content["whole"]["value"] == pytest.approx(np.mean(distances))
-        assert content["mistakes"][0]["distance"] == max(distances)
+        assert found.whole.value == pytest.approx(np.mean(distances))
+        assert found.mistakes[0].confidence == max(distances)
     else:
         wrong = [record for record in records if record["label"] != record.get("spans", record.get("prediction"))]
-        assert (content["whole"]["wrong"], content["whole"]["rows"]) == (len(wrong), len(records))
-        assert {one["id"] for one in content["mistakes"]} <= {record["id"] for record in wrong}
-        assert len(content["mistakes"]) == min(3, len(wrong))
-    assert sum(part["rows"] for part in content["by"]["length"]) == len(records)
+        assert (found.whole.wrong, found.whole.rows) == (len(wrong), len(records))
+        assert {one.record["id"] for one in found.mistakes} <= {record["id"] for record in wrong}
+        assert len(found.mistakes) == min(3, len(wrong))
+    assert sum(part.rows for part in slices["length"]) == len(records)
     # The ranges end at powers of 2 from 8 on, and at max_len.
-    assert content["by"]["length"][0]["name"] in ("1-8", "9-16")
+    assert slices["length"][0].name in ("1-8", "9-16")
     # Folds cannot add probabilities of classes to other kinds of records.
     advice = "folds=5, then report errors" if "probabilities" in records[0] else "read the first mistakes, those with"
-    assert advice in content["remarks"][-1] and content["label_errors"] is None
-    place = content["mistakes"][0]["place"]
-    assert place == f"{tmp_path}/dev.jsonl:{content['mistakes'][0]['row']}"
+    assert advice in found.remarks[-1] and found.suspects is None
+    first = found.mistakes[0].record
+    assert found.place_of(first) == f"{tmp_path}/dev.jsonl:{first['row']}"
     out = errors(capsys, run, "--rows", "3")
     assert out.splitlines()[0].startswith(f"{run}  dev: ") and "by length in tokens" in out and "text" in out
-    overlaps = any(sum(part["rows"] for part in parts) > len(records) for parts in content["by"].values())
+    overlaps = any(sum(part.rows for part in parts) > len(records) for parts in slices.values())
     assert ("a row may stand in several of these lines" in out) == overlaps
 
 
 def test_folds_are_put_together_and_their_labels_suspected(folds, capsys):
-    content = json.loads(errors(capsys, folds, "--json"))
-    assert content["set"] == "out-of-fold" and content["whole"]["rows"] == 60
-    assert sorted({one["fold"] for one in content["mistakes"]} - {0, 1, 2}) == []
+    found = analyse(source_of(folds))
+    assert found.source.name == "out-of-fold" and found.whole.rows == 60
+    assert {one.record["fold"] for one in found.mistakes} <= {0, 1, 2}
     joined = [json.loads(line) for line in (folds / "predictions" / "out-of-fold.jsonl").read_text().splitlines()][1:]
-    assert content["whole"]["wrong"] == sum(record["label"] != record["prediction"] for record in joined)
+    assert found.whole.wrong == sum(record["label"] != record["prediction"] for record in joined)
     pytest.importorskip("cleanlab")
-    found = content["label_errors"]
     threshold = {
         name: np.mean([record["probabilities"][name] for record in joined if record["label"] == name])
         for name in ("bad", "good")
@@ -90,7 +91,7 @@ def test_folds_are_put_together_and_their_labels_suspected(folds, capsys):
         if (other := "bad" if record["label"] == "good" else "good") == record["prediction"]
         and record["probabilities"][other] >= threshold[other]
     }  # fmt: skip
-    assert {suspect["id"] for suspect in found} == wanted
+    assert {record["id"] for _, record in found.suspects or []} == wanted
     assert "suspected label errors, " in errors(capsys, folds)
 
 

@@ -12,6 +12,7 @@ import pytest
 from nlu.commands.data import main
 from nlu.commands.preprocess import facts_of
 from nlu.config.errors import UserError
+from tests.data.conftest import Survey
 from tests.training.in_process import composed
 
 ROWS = range(40)
@@ -108,10 +109,9 @@ FILES = {
 }
 
 
-def advised(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], str, list[str]]:
+def advised(survey: Survey, *arguments: str) -> tuple[list[str], str, list[str]]:
     """The overrides of the command in a report, the command itself and the remarks."""
-    assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = survey(*arguments)
     return shlex.split(told["command"])[3:], told["command"], told["remarks"]
 
 
@@ -123,12 +123,12 @@ def runs(overrides: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_command_of_a_report_reads_the_rows_as_it_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey: Survey
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content, words = FILES[name]
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    overrides, command, _ = advised(capsys, name)
+    overrides, command, _ = advised(survey, name)
     assert set(words) <= set(overrides)
     assert ("model=e5_small" in command) == (name != "chinese.tsv"), "pretrained for each language"
     facts = runs(overrides)
@@ -136,13 +136,13 @@ def test_the_command_of_a_report_reads_the_rows_as_it_says(
 
 
 def test_a_set_without_a_label_of_train_is_left_out_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey: Survey
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.csv").write_text(PLAIN)
     Path("test.csv").write_text(table("text,label", lambda n: f"{text(n)} of {n},-1"))
     Path("dev.csv").write_text(table("text,label", lambda n: f"{text(n)} for {n},{'pnx'[n % 3]}"))
-    overrides, command, remarks = advised(capsys, "train.csv", "dev.csv", "test.csv")
+    overrides, command, remarks = advised(survey, "train.csv", "dev.csv", "test.csv")
     assert "data.test" not in command and "data.dev=dev.csv" in command and "data.on_bad_row=skip" in command
     assert any("test: none of its labels (-1) is one of train" in remark for remark in remarks)
     assert runs(overrides)["sets"]["dev"]["bad_rows"] == 13
@@ -156,11 +156,11 @@ def test_a_set_without_a_label_of_train_is_left_out_of_the_command(
     ],
 )  # fmt: skip
 def test_the_flag_of_an_error_reads_the_file(
-    name: str, content: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, content: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey: Survey
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(content)
     with pytest.raises(UserError) as refused:
         main([name])
     assert f"set {flag.split()[0]}" in str(refused.value)
-    assert runs(advised(capsys, name, *shlex.split(flag))[0])["sets"]["train"]["examples"] == 36
+    assert runs(advised(survey, name, *shlex.split(flag))[0])["sets"]["train"]["examples"] == 36

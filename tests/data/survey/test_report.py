@@ -1,7 +1,6 @@
 """What is counted of files, against counts made otherwise."""
 
 import csv
-import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from nlu.commands.data import main
+from tests.data.conftest import Survey
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
@@ -25,11 +25,6 @@ def write_rows(name: str, rows: list[tuple[str, str]]) -> None:
         csv.writer(file).writerows([("text", "label"), *rows])
 
 
-def survey(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
-
-
 def random_rows(count: int, seed: int) -> list[tuple[str, str]]:
     rng = random.Random(seed)
     return [
@@ -39,13 +34,13 @@ def random_rows(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def counted(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, list[tuple[str, str]]], dict[str, Any]]:
+def counted(survey: Survey) -> tuple[dict[str, list[tuple[str, str]]], dict[str, Any]]:
     """The rows of two sets, and the record of a survey of them by a tokenizer that knows a to h."""
     rows = {"train": random_rows(5000, 1), "dev": random_rows(700, 2)}
     for name, own in rows.items():
         write_rows(f"{name}.csv", own)
     Path("vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB))
-    return rows, survey(capsys, "train.csv", "dev.csv", "--tokenizer", "vocab.txt", "--max-len", "5")
+    return rows, survey("train.csv", "dev.csv", "--tokenizer", "vocab.txt", "--max-len", "5")
 
 
 def test_labels_lengths_and_unknown_tokens_are_those_of_the_rows(counted: Any) -> None:
@@ -92,31 +87,33 @@ def test_duplicates_conflicts_and_overlap_are_those_of_the_rows(counted: Any) ->
             assert rows[place["set"]][line - 2] == (shown["text"], place["label"])
 
 
-def test_without_a_tokenizer_words_are_counted_with_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_tokenizer_words_are_counted_with_a_remark(
+    capsys: pytest.CaptureFixture[str], survey: Survey
+) -> None:
     write_rows("few.csv", [("我 love it", "a"), ("不好！", "b")] * 4)
     assert main(["few.csv", "--out", "page.html"]) == 0
     said = capsys.readouterr().out
     assert "words: median" in said
     assert "no tokenizer was given, so words are counted" in Path("page.html").read_text()
-    assert survey(capsys, "few.csv")["sets"]["few"]["lengths"] == [5, 5, 5]
+    assert survey("few.csv")["sets"]["few"]["lengths"] == [5, 5, 5]
 
 
-def test_spans_and_several_labels_are_counted_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spans_and_several_labels_are_counted_one_by_one(survey: Survey) -> None:
     Path("tags.jsonl").write_text(
         '{"tokens": ["a", "b", "c", "d"], "tags": ["B-x", "I-x", "B-x", "O"]}\n'
         '{"tokens": ["a", "b", "c", "d"], "tags": ["I-y", "I-y", "O", "I-y"]}\n'
     )
-    assert survey(capsys, "tags.jsonl")["sets"]["tags"]["labels"] == {"x": 2, "y": 2}
+    assert survey("tags.jsonl")["sets"]["tags"]["labels"] == {"x": 2, "y": 2}
     Path("spans.jsonl").write_text('{"text": "aba", "spans": {"x": {"a": [[0, 0], [2, 2]]}, "y": {"b": [[1, 1]]}}}\n')
-    assert survey(capsys, "spans.jsonl")["sets"]["spans"]["labels"] == {"x": 2, "y": 1}
+    assert survey("spans.jsonl")["sets"]["spans"]["labels"] == {"x": 2, "y": 1}
     Path("topics.jsonl").write_text('{"text": "a", "topics": ["x", "y"]}\n{"text": "b", "topics": ["x"]}\n')
-    found = survey(capsys, "topics.jsonl")
+    found = survey("topics.jsonl")
     assert found["sets"]["topics"]["labels"] == {"x": 2, "y": 1} and "task=multilabel" in found["command"]
 
 
-def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_cannot_be_used_are_counted_and_listed(survey: Survey) -> None:
     write_rows("rows.csv", [("fine", "a"), ("", "b"), ("good", "b"), ("good", "")] * 5)
-    found = survey(capsys, "rows.csv")
+    found = survey("rows.csv")
     own = found["sets"]["rows"]
     assert (own["rows"], own["bad_rows"]) == (15, 5)
     assert own["listed_bad_rows"][0] == "rows.csv:3, 7, 11 and 2 more: field text: '' is empty"
