@@ -1,4 +1,4 @@
-"""The page of a survey of data files: its figures, its tables and some of the texts.
+"""The page of a survey of data files: a figure of lengths, its tables and some of the texts.
 
 The record is what `nlu.data.survey.survey_report.as_record` returns.
 """
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -19,18 +17,11 @@ from nlu.display.canvas import SET_COLOURS, new_figure, styled, svg_of, thousand
 from nlu.display.page import html_list, html_table, section, write_page
 from nlu.display.survey_tables import shown_texts, survey_tables
 
-TITLES = {
-    "labels": "Balance of labels",
-    "lengths": "Lengths",
-    "cuts": "Cut at max_len",
-}
 NO_LABEL = "(none)"
 MOST_TEXT = 400
 """characters of a text that are shown"""
-WIDTH_INCHES = 5.4
+SIZE_INCHES = (5.4, 3.2)
 """narrow, so that letters stay readable on a telephone"""
-MOST_LABELS = 30
-Sets = Mapping[str, Mapping[str, Any]]
 
 
 def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None:
@@ -40,12 +31,14 @@ def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None
     )
     remarks = html_list(record["remarks"]) or "<p class='remark'>Nothing stands out.</p>"
     fields = html_list(f"{name}: {one['fields_because']}" for name, one in record["sets"].items())
+    with styled():
+        svg = svg_of("lengths", lengths_figure(record))
     begin = f'<pre class="command">{html.escape(record["command"])}</pre>{fields}'
     sections = [
         section(remarks, "To look at", name="remarks"),
         section(begin, "To begin with", name="begin"),
         first,
-        *(section(svg, TITLES[name], name=name, classes="") for name, svg in draw_survey(record).items()),
+        section(svg, "Lengths", name="lengths", classes=""),
         *others,
         *(_texts(title, shown) for title, shown in shown_texts(record)),
         *_bad(record),
@@ -89,100 +82,28 @@ def _bad(record: Mapping[str, Any]) -> Iterable[str]:
             yield section(html_list(one["listed_bad_rows"]), count)
 
 
-def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures by name: labels, lengths, cuts; labels only if they are names."""
-    sets: Sets = record["sets"]
-    with styled():
-        figures = {
-            "labels": _labels(sets),
-            "lengths": _lengths(sets, record["unit"], record["max_len"]),
-            "cuts": _cuts(sets, record["max_len"]),
-        }
-        return {name: svg_of(name, figure) for name, figure in figures.items() if figure is not None}
-
-
-def _new(height_inches: float = 3.2) -> tuple[Figure, Axes]:
-    return new_figure((WIDTH_INCHES, height_inches), layout="constrained")
-
-
-def _colour(place: int) -> str:
-    return SET_COLOURS[place % len(SET_COLOURS)]
-
-
-def _labels(sets: Sets) -> Figure | None:
-    shown = {name: one["labels"] for name, one in sets.items() if one["labels"]}
-    if not shown:
-        return None
-    totals: dict[str, int] = {}
-    for labels in shown.values():
-        for label, count in labels.items():
-            totals[label] = totals.get(label, 0) + count
-    # By their rows in all sets together, so that the bars of a label stand side by side.
-    names = sorted(totals, key=lambda label: -totals[label])[:MOST_LABELS]
-    figure = _bars(
-        names,
-        {name: [labels.get(label, 0) / sum(labels.values()) for label in names] for name, labels in shown.items()},
-    )
-    figure.axes[0].set_xlabel("share of the set")
-    return figure
-
-
-def _bars(names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Figure:
-    """Draw horizontal bars for each name, one for each set."""
-    figure, axes = _new(max(1.6, 0.9 + (0.14 + 0.13 * len(values)) * len(names)))
-    height = 0.8 / len(values)
-    for place, (set_name, own) in enumerate(values.items()):
-        at = np.arange(len(names)) + (place - (len(values) - 1) / 2) * height
-        bars = axes.barh(at, own, height=0.92 * height, color=_colour(place), label=set_name)
-        if len(values) <= 3:
-            axes.bar_label(bars, [f"{share:.1%}" for share in own], padding=3, fontsize=7.5)
-    axes.set_yticks(range(len(names)), [name if len(name) <= 32 else f"{name[:31]}…" for name in names])
-    axes.invert_yaxis()
-    axes.grid(False, axis="y")
-    axes.margins(x=0.14)
-    _percent(axes.xaxis)
-    if len(values) > 1:
-        figure.legend(loc="outside upper right", fontsize=8, ncols=min(4, len(values)))
-    return figure
-
-
-def _lengths(sets: Sets, unit: str, max_len: int) -> Figure:
-    figure, axes = _new()
+def lengths_figure(record: Mapping[str, Any]) -> Figure:
+    """Return the figure of the lengths of each set, with the suggested max_len."""
+    sets: Mapping[str, Mapping[str, Any]] = record["sets"]
+    figure, axes = new_figure(SIZE_INCHES, layout="constrained")
     histograms = {name: one["length_histogram"] for name, one in sets.items()}
     holds_longer = any(
         one["lengths"][-1] >= histograms[name]["width"] * len(histograms[name]["counts"]) for name, one in sets.items()
     )
     for place, (name, histogram) in enumerate(histograms.items()):
         width, counts = histogram["width"], np.asarray(histogram["counts"], float)
-        edges = np.arange(len(counts) + 1) * width
+        edges, colour = np.arange(len(counts) + 1) * width, SET_COLOURS[place % len(SET_COLOURS)]
         # Sets may have bins of different widths, so heights are shares of rows for each length.
-        axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), linewidth=1.5, label=name)
-        axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), fill=True, alpha=0.1)
+        axes.stairs(counts / counts.sum() / width, edges, color=colour, linewidth=1.5, label=name)
+        axes.stairs(counts / counts.sum() / width, edges, color=colour, fill=True, alpha=0.1)
+    max_len = record["max_len"]
     axes.axvline(max_len, color="#444444", linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
-    axes.set_xlabel(f"{unit} of a row{'; a last bin holds all longer ones' * holds_longer}")
+    axes.set_xlabel(f"{record['unit']} of a row{'; a last bin holds all longer ones' * holds_longer}")
     axes.set_ylabel("share of rows of each length")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    _percent(axes.yaxis)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
     thousands(axes.xaxis)
     axes.legend(fontsize=8)
     return figure
-
-
-def _cuts(sets: Sets, max_len: int) -> Figure:
-    figure, axes = _new()
-    for place, (name, one) in enumerate(sets.items()):
-        lengths, shares = [cut["max_len"] for cut in one["cut"]], [cut["rows"] for cut in one["cut"]]
-        axes.plot(lengths, shares, "o-", color=_colour(place), label=name, markersize=3.5)
-    axes.axvline(max_len, color="#444444", linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
-    axes.set_xlabel("max_len")
-    axes.set_ylabel("share of rows that are cut")
-    axes.set_ylim(bottom=0)
-    _percent(axes.yaxis)
-    axes.legend(fontsize=8)
-    return figure
-
-
-def _percent(axis: Axis) -> None:
-    axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))

@@ -26,7 +26,7 @@ def test_the_page_stands_by_itself_and_shows_texts_as_texts(capsys: pytest.Captu
     assert main(["rows.csv", "--out", "page.html"]) == 0
     assert capsys.readouterr().out.endswith("page.html\n")
     page = Path("page.html").read_text()
-    assert page.count("<svg") == 3 and "prefers-color-scheme: dark" in page and "width=device-width" in page
+    assert page.count("<svg") == 1 and "prefers-color-scheme: dark" in page and "width=device-width" in page
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?!["'#])|url\((?!#)|@import|<script|<link""", page)
     assert "&lt;/script&gt;&lt;b&gt;bold&lt;/b&gt; &amp; $title" in page and "<b>bold" not in page
 
