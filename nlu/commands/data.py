@@ -8,7 +8,7 @@ python -m nlu.data negative=bad.txt positive=good.txt --format lines --out revie
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
@@ -222,10 +222,5 @@ def _tokenizer(given: Namespace) -> tuple["Tokenizer | None", int | None, str | 
     return WordPiece(Keys()).given(None, path), positions, None if given.tokenizer else model
 
 
-def command() -> NoReturn:
-    """The program nlu-data."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

@@ -7,7 +7,6 @@ python -m nlu.doctor outputs/mine/last
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from nlu.config.console import Parser, run_command
 from nlu.config.errors import UserError
@@ -49,10 +48,5 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_BROKEN if is_broken(sections) else 0
 
 
-def command() -> NoReturn:
-    """The program nlu-doctor."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

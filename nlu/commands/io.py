@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import nlu
 from nlu.config.console import Parser, run_command
@@ -205,10 +205,5 @@ def _time(seconds: float | None) -> str:
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def command() -> NoReturn:
-    """The program nlu-io."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

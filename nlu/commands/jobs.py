@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nlu.config.console import Parser, at_least, run_command
 from nlu.config.errors import UserError
@@ -201,10 +201,5 @@ def _forget(rows: "Sequence[Listed]") -> int:
     return 0
 
 
-def command() -> NoReturn:
-    """The program nlu-jobs."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

@@ -18,7 +18,7 @@ python -m nlu.report clean outputs          what could be freed; --yes frees it
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nlu.config.addresses import is_object
 from nlu.config.console import Parser, at_least, run_command
@@ -251,10 +251,5 @@ def _refuse_mistyped(folders: Sequence[str]) -> None:
         raise UserError(f"{first} is neither a folder nor a sub-command; {hint(first, SUBCOMMANDS)}")
 
 
-def command() -> NoReturn:
-    """The program nlu-report."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

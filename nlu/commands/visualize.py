@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nlu.config.console import Parser, run_command
 from nlu.config.errors import UserError
@@ -166,10 +166,5 @@ def _not_drawn(drawings: "Sequence[Drawing]", kept: "Mapping[str, KeptScores | N
         yield f"confusion and calibration: left out {'; '.join(beyond)}, beyond the first {MOST_CONFUSIONS}; name fewer"
 
 
-def command() -> NoReturn:
-    """The program nlu-visualize."""
-    run_command(main)
-
-
 if __name__ == "__main__":
-    command()
+    run_command(main)

@@ -1,6 +1,7 @@
 """`python -m nlu.data`, which is a package too: see `nlu.commands.data`."""
 
-from nlu.commands.data import command
+from nlu.commands.data import main
+from nlu.config.console import run_command
 
 if __name__ == "__main__":
-    command()
+    run_command(main)
