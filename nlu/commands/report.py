@@ -105,7 +105,7 @@ def diff(arguments: Sequence[str]) -> int:
     """Print the differences between runs, or between configurations with their seeds and folds."""
     parser = Parser(
         prog="python -m nlu.report diff",
-        description="Configuration, code and versions, metrics side by side, and McNemar's test of every pair; of two "
+        description="Configuration and metrics side by side, and McNemar's test of every pair; of two "
         "also rows that only one predicts right. Of a run and a file .yaml, such as --cfg job prints: the keys that "
         "differ.",
     )

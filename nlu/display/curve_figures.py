@@ -278,13 +278,10 @@ def time_figure(train: Rows, name: str) -> Figure | None:
     """
     ends = np.array([0, *(float(row["examples"] or 0) for row in train)])
     seconds_RP = np.array([[row.get(column) for column in TIME_COLUMNS] for row in train], dtype=float)
-    # Rows of an earlier version of this program lack times, which are NaN here.
-    known_R = np.isfinite(seconds_RP).all(1) & (seconds_RP.sum(1) > 0) if len(train) else np.zeros(0, bool)
-    if not known_R.any():
+    if not np.nansum(seconds_RP):
         return None
-    first = int(np.argmax(known_R))
-    bins = np.array_split(np.arange(first, len(train)), min(MAX_TIME_BINS, len(train) - first))
-    edges = ends[[first, *(int(rows[-1]) + 1 for rows in bins)]]
+    bins = np.array_split(np.arange(len(train)), min(MAX_TIME_BINS, len(train)))
+    edges = ends[[0, *(int(rows[-1]) + 1 for rows in bins)]]
     seconds_BP = np.array([np.nan_to_num(seconds_RP[rows]).sum(0) for rows in bins])
     total_P = seconds_BP.sum(0) / seconds_BP.sum()
     is_small_P = total_P < SMALL_PHASE

@@ -7,9 +7,7 @@ that has not ended, one that a process holds, and parts of a command that has no
 resume needs all of them.
 """
 
-import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -76,16 +74,6 @@ def _removable(folder: Path, keep_optimizer: bool) -> Iterator[Path]:
     for name in () if keep_optimizer else OF_TRAINING:
         if (path := checkpoints / "last" / name).is_file():
             yield path
-
-
-def disk_note(runs: Sequence[RunRecord]) -> str:
-    """Return a sentence with the size of the checkpoints of runs and the command that frees a part; "" without any."""
-    held = sum(size_of(run.folder / "checkpoints") for run in runs)
-    if not (free := sum(plan_of(run).size_bytes for run in runs)):
-        return ""
-    above = Path(os.path.commonpath([os.path.abspath(run.folder) for run in runs]))
-    command = f"python -m nlu.report clean {shlex.quote(path_text(above))}"
-    return f"disk: checkpoints take {held / 1e6:,.1f} MB, of which {free / 1e6:,.1f} MB can be freed: {command}"
 
 
 def clean(plan: CleaningPlan) -> int:

@@ -1,6 +1,5 @@
 """Two or more configurations side by side: their settings, their metrics, and the rows that only one gets right."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -56,8 +55,6 @@ class Comparison:
     runs: list[list[RunRecord]]
     """the runs of each whose mean is shown"""
     config: Values
-    provenance: Values
-    """code, versions and devices"""
     metrics: dict[str, tuple[Spread | None, ...]]
     """by SET/NAME"""
     remarks: list[str]
@@ -84,8 +81,7 @@ def comparison_of(folders: Sequence[Path], examples: int = 0) -> Comparison:
     # Seed and fold are compared only if each configuration is a single run.
     are_single = all(len(row.runs) == 1 for row in rows)
     config = differences([identity_of(row.runs[0].config, is_single=are_single) for row in rows])
-    provenance = differences([_provenance(some[0]) for some in runs])
-    found = Comparison(rows, runs, config, provenance, _metrics_of(rows, runs), remarks)
+    found = Comparison(rows, runs, config, _metrics_of(rows, runs), remarks)
     for name, flips in sorted(_flips(found, examples).items()):
         # Corrected within a set: each set is one question, with a test for every pair.
         p_values = adjusted([one.p_value for one in flips.values()])
@@ -135,21 +131,6 @@ def _comparable(rows: Sequence[Configuration]) -> tuple[list[list[RunRecord]], l
         return sides, [*lacking, "metrics: the configurations share no seed and fold, so the means are of other rows"]
     sides = [[run for run in row.counted if row.place_of(run) in shared] for row in rows]
     return sides, [*lacking, "metrics: the means are over the folds that all have"]
-
-
-def _provenance(run: RunRecord) -> dict[str, object]:
-    """Return commit, versions and devices of the last start, as far as the run recorded them."""
-    try:
-        start = json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["starts"][-1]
-    except (OSError, ValueError, KeyError, IndexError):
-        return {}
-    git = start.get("git") or {}
-    facts: dict[str, object] = {
-        "commit": (git.get("commit") or "")[:12] or None,
-        "uncommitted changes": git.get("dirty"),
-    }
-    facts |= {f"{name} version": version for name, version in (start.get("versions") or {}).items()}
-    return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
 
 
 def differences(sides: Sequence[Mapping[str, object]]) -> Values:
@@ -202,8 +183,7 @@ def print_comparison(found: Comparison) -> None:
     for letter, row, compared in zip(letters, found.rows, found.runs, strict=True):
         print_table(f"{letter}  {path_text(row.folder)}  {_described(row, compared)}")
     print_table("")
-    print_values("config", found.config, "no key of the configuration differs")
-    print_values("made with", found.provenance, "")
+    print_keys(found.config)
     with_sd = any(side and side.sd is not None for sides in found.metrics.values() for side in sides)
     with_difference = numbers("B - A") * (len(letters) == 2)
     columns = numbers(*(header for letter in letters for header in (letter, *["sd"] * with_sd)))
@@ -230,14 +210,14 @@ def _described(row: Configuration, compared: Sequence[RunRecord]) -> str:
     return f"mean of {counted(len(compared), 'run')}, {row.state}"
 
 
-def print_values(title: str, values: Values, otherwise: str) -> None:
-    """Print a line for each key with its value on each side; without keys print `otherwise`."""
+def print_keys(values: Values) -> None:
+    """Print a line for each key with its value on each side, or that no key differs."""
     if values:
         letters = LETTERS[: len(next(iter(values.values())))]
         lines = ([key, *map(value_text, held)] for key, held in values.items())
-        print_table(table_of(texts(title, *letters), lines), "")
-    elif otherwise:
-        print_table(otherwise, "")
+        print_table(table_of(texts("config", *letters), lines), "")
+    else:
+        print_table("no key of the configuration differs", "")
 
 
 def _print_pairs(set_name: str, pairs: Sequence[Pair]) -> None:
@@ -293,7 +273,7 @@ def print_planned(folder: Path, file: Path) -> None:
     own = flat(with_defaults(saved_config(row.runs[0].folder), RUN))
     known = [identity_of(side, is_single=len(row.runs) == 1) for side in (own, flat(_config_in(file)))]
     print_table(f"A  {path_text(row.folder)}", f"B  {file}", "")
-    print_values("config", differences(known), "no key of the configuration differs")
+    print_keys(differences(known))
 
 
 def _config_in(file: Path) -> dict[str, object]:

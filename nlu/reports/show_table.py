@@ -11,7 +11,6 @@ from pyarrow import csv
 
 from nlu.config.sentences import path_text, shortened
 from nlu.display.console_tables import Column, count_text, fitted, metric_text, print_table, value_text
-from nlu.reports.cleaning import disk_note
 from nlu.reports.differing_keys import KeyColumns, differing_columns
 from nlu.reports.run_table import FACTS, Configuration, Spread, scored_on
 from nlu.reports.runs import State, parts
@@ -108,13 +107,6 @@ def _print_notes(rows: Sequence[Configuration], columns: KeyColumns) -> None:
         on_samples = ", on samples (trainer.eval_rows)" if any(run.config.get(EVAL_ROWS) for run in open_runs) else ""
         print_table(f"values of incomplete runs are their best so far{on_samples}", style="dim")
     runs = [run for row in rows for run in row.runs]
-    if without := [run for run in runs if run.no_checkpoint]:
-        print_table(
-            f"without a best checkpoint (trainer.save, trainer.save_above): {len(without)} of {len(runs)} runs",
-            style="dim",
-        )
-    if note := disk_note(runs):
-        print_table(note, style="dim")
     ended: dict[tuple[State, str], list[Path]] = {}
     for run in runs:
         if run.reason:

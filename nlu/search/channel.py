@@ -162,7 +162,6 @@ class TrialChannel:
         values so far."""
         known = self._frozen().user_attrs
         ends, values = known.get(PART_ENDS, []), known.get(PART_VALUES, {})
-        # Also one that a former version noted, without its value: decisions were made from the last report.
         if examples in ends:
             return
         # First: an end that is known has its value. Not every database keeps NaN.

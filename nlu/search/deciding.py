@@ -109,12 +109,11 @@ class Steps:
     def _values(self, frozen: FrozenTrial, trial_id: int) -> dict[str, Any]:
         """Draw a trial: again, if an earlier one has its values, and in the end any that none has."""
         study, space, composed = self._plan.study, self._plan.space, self._plan.composed_value
-        # A former version wrote one parameter after the other.
-        given = {**frozen.system_attrs.get(trial_steps.FIXED, {}), **frozen.params}
+        given = frozen.system_attrs.get(trial_steps.FIXED, {})
         tried = _tried(self._trials()[: frozen.number])
         for again in range(DRAWS):
             found = space.draw(drawing(study, frozen, given, again), composed)
-            if frozen.params or identity(found) not in tried:
+            if identity(found) not in tried:
                 return found
         return self._untried(tried) or found
 

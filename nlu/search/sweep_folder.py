@@ -18,7 +18,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
-from nlu.config.schema import has_effect
 from nlu.runs.freeing import RESULT
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.runs.mirror_files import bring_back
@@ -154,8 +153,7 @@ def _described(attributes: Mapping[str, Any], direction: str) -> dict[str, objec
         "hydra.sweeper.constraints": [constraint.text for constraint in goals.constraints],
         # Trials that were stopped do not continue where others are paused.
         "hydra.sweeper.pruner": " or ".join(PAUSING) if pruner in PAUSING else "one that pauses no trial",
-        # Here, since the attributes of a study that an earlier version began have all keys.
-        **{key: value for key, value in attributes[SHARED].items() if has_effect(key)},
+        **attributes[SHARED],
     }
 
 

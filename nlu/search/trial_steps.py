@@ -31,7 +31,7 @@ PART_ENDS = "part_ends"
 """user attribute of a trial: the examples at which its folds and seeds have ended"""
 PART_VALUES = "part_values"
 """user attribute of a trial: at each of `part_ends`, the mean of the best values of the folds and seeds that have ended
-(None if it is not a number); searches of former versions lack it"""
+(None if it is not a number)"""
 VALUES = "values"
 """user attribute of a trial: its parameters, once all are drawn"""
 FIXED = "fixed_params"
@@ -96,7 +96,7 @@ def follow(storage: BaseStorage, trial: FrozenTrial, trial_id: int) -> None:
     """Give an open trial the state that its steps imply: WAITING while it is paused, RUNNING otherwise.
 
     Nothing is decided from this state, which other tools of Optuna show. It is written after the steps, and again when
-    a search continues: a kill may have come between, and former versions left paused trials RUNNING.
+    a search continues: a kill may have come between.
     """
     from optuna.trial import TrialState
 

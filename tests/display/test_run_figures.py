@@ -78,15 +78,13 @@ def test_the_figure_of_norms_counts_clipped_steps_and_is_logarithmic_beside_a_sp
 
 def test_shares_of_time_are_stacked_between_rows_and_small_ones_are_with_the_others(tmp_path: Path) -> None:
     train = Table(tmp_path / "run/train.tsv", (*TRAIN_COLUMNS, *COST_COLUMNS))
-    train.append(step=1, epoch=0.5, examples=10)
     for examples, data, forward, saving in ((20, 1, 3, 0), (50, 1, 1, 0.01)):
         seconds = dict.fromkeys(TIME_COLUMNS, 0) | {"data_s": data, "forward_s": forward, "saving_s": saving}
         train.append(step=1, epoch=0.5, examples=examples, **seconds, peak_mb=4321.5 - examples)
     axes = axes_of(tmp_path / "run", "time")
     drawn = {patch.get_label(): patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)}
     assert list(drawn) == ["data 33%", "forward 67%", "other 0%"]
-    # The first row is one of an earlier version, without times.
-    assert all(list(one.edges) == [10, 20, 50] for one in drawn.values())
+    assert all(list(one.edges) == [0, 20, 50] for one in drawn.values())
     assert list(drawn["data 33%"].values) == pytest.approx([0.25, 1 / 2.01])
     assert list(drawn["forward 67%"].baseline) == list(drawn["data 33%"].values)
     assert list(drawn["other 0%"].values) == pytest.approx([1, 1])

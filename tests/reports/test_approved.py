@@ -111,9 +111,6 @@ def records(kind: str, shift: int) -> list[dict[str, Any]]:
 def keep(folder: str, kind: str, shift: int, **changes: Any) -> Path:
     measured: dict[str, Any] = {"loss": 0.75 - shift / 8, "f1_macro": 0.5, "threshold": 0.25 + shift / 8}
     run = end_run(begin_run(Path(folder), "optimizer.lr=1", "resume=auto", **changes), 0.5 + shift / 8, **measured)
-    start = {"git": {"commit": f"{shift}123456789abcdef", "dirty": bool(shift)}, "versions": {"torch": f"2.{shift}"},
-             "devices": ["cpu"] * (shift + 1), "world_size": shift + 1}  # fmt: skip
-    (run / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
     rows = [{"id": place, "file": 0, "row": place + 1, **one} for place, one in enumerate(records(kind, shift))]
     return keep_records(
         run, rows, kind=KINDS[kind], by_label=[{"label": name} for name in "abc"], metrics={"threshold": 0.75}

@@ -28,15 +28,12 @@ def words(capsys):
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_keys_metrics_and_what_made_them_stand_side_by_side(tmp_path, capsys):
-    for name, version in (("a", "2.13"), ("b", "2.14")):
-        run = begin_run(tmp_path / name, optimizer__lr=0.001 if name == "a" else 0.002)
-        start = {"git": {"commit": f"{name}123456789abcdef"}, "versions": {"torch": version}, "devices": ["cpu"]}
-        (end_run(run, 0.6 if name == "a" else 0.7) / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
+def test_keys_and_metrics_stand_side_by_side(tmp_path, capsys):
+    for name, rate, value in (("a", 0.001, 0.6), ("b", 0.002, 0.7)):
+        end_run(begin_run(tmp_path / name, optimizer__lr=rate), value)
     print_comparison(comparison_of([tmp_path / "a", tmp_path / "b"]))
     lines = words(capsys)
-    assert ["optimizer.lr", "0.001", "0.002"] in lines and ["torch", "version", "2.13", "2.14"] in lines
-    assert ["commit", "a123456789ab", "b123456789ab"] in lines
+    assert ["optimizer.lr", "0.001", "0.002"] in lines
     assert ["dev/accuracy", "0.6000", "0.7000", "+0.1000"] in lines
 
 

@@ -244,8 +244,7 @@ class FreezeThaw:
         """Return the logarithms of the kernel's parameters, and whether they were fitted now."""
         start = prior(len(self._encoding.names))[0]
         fits = [(at, decision.why[KERNEL]) for at, decision in enumerate(log) if KERNEL in decision.why]
-        # A search of a former version may have logged another kernel.
-        if fits := [(at, kernel) for at, kernel in fits if len(kernel) == len(start)]:
+        if fits:
             start = np.array(fits[-1][1])
         if fits and len(log) - fits[-1][0] < FIT_EVERY:
             return start, False

@@ -17,8 +17,7 @@ behind or time out, and a writer that is killed has either written its batch or 
 deleted. Each batch has a unique id. If the answer to a put is lost, the writer looks for the id, so no batch is written
 twice.
 
-Readers ask for one batch, and for twice as many while there are more, up to 32 at a time. (Former versions also merged
-batches, which is not read any more.)
+Readers ask for one batch, and for twice as many while there are more, up to 32 at a time.
 
 This implements BaseJournalBackend of Optuna, whose own journals in files and Redis use locks and counters.
 """
