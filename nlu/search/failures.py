@@ -4,7 +4,6 @@ It ends if several trials in a row fail with the same error. A trial whose job w
 no progress, it is set aside for this command, or fails if its process dies.
 """
 
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from nlu.jobs.submissions import Submissions
 from nlu.search import trial_steps
 from nlu.search.board import Board
 from nlu.search.channel import ATTEMPT, REASON
-from nlu.search.faults import last_line, machine_fault
+from nlu.search.faults import machine_fault
 from nlu.search.slots import REMEDY, Ended, Slots
 from nlu.storage.refusals import Pauses
 
@@ -131,14 +130,11 @@ def since(frozen: FrozenTrial, launch: int, place: list[Any]) -> dict[str, Any]:
     return {"launch": launch, "at": place} if held is None or held["at"] != place or has_word else held
 
 
-def early_end(ended: Ended, frozen: FrozenTrial, *, hands_trial: bool) -> str | None:
-    """Return why a job ended early although its process lived on, so that its trial continues; None for another end.
-
-    A program that does not know its trial, `hands_trial` being False, returns values of its own.
-    """
+def early_end(ended: Ended, frozen: FrozenTrial) -> str | None:
+    """Return why a job ended early although its process lived on, so that its trial continues; None for another end."""
     if ended.failure is not None and (fault := machine_fault(ended.failure)) is not None:
         return f"its job stopped (a fault of its machine: {fault})"
-    if hands_trial and ended.value in stopping.STOPPED:
+    if ended.value in stopping.STOPPED:
         left = frozen.user_attrs.get(REASON, {})
         return f"its job stopped ({left['error'] if left.get('launch') == ended.launch else 'no reason known'})"
     return None
@@ -157,17 +153,6 @@ def launch_problem(ended: Ended, launcher: str, folder: Path) -> UserError | Non
             f"{ended.reason}; choose another hydra/launcher"
         )
     return None
-
-
-def result_of(ended: Ended) -> tuple[float | None, str]:
-    """Return the value that a program returned that does not know its trial, or why there is none."""
-    if ended.failure is not None:
-        return None, last_line(ended.failure)
-    try:
-        value = float(ended.value)
-    except (TypeError, ValueError):
-        return None, f"the job returned {ended.value!r}, but must return a number"
-    return (value, "") if math.isfinite(value) else (None, f"its value is {value}")
 
 
 @dataclass

@@ -32,7 +32,6 @@ from nlu.search.failures import (
     end_jobs,
     launch_problem,
     place_of,
-    result_of,
     since,
 )
 from nlu.search.faults import StorageUnavailable
@@ -288,10 +287,8 @@ class Search:
         if trial_steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))
-        if (why := early_end(ended, frozen, hands_trial=self.plan.hands_trial)) is not None:
+        if (why := early_end(ended, frozen)) is not None:
             self._start_again(frozen, why, ended.launch)
-        elif not self.plan.hands_trial:
-            self._close_for_job(frozen, *result_of(ended), wall_s=ended.wall_s)
         elif (problem := launch_problem(ended, self.plan.slots.target, self.plan.folder)) is not None:
             raise problem
         elif ended.launch + 1 - since(frozen, ended.launch + 1, self._place_of(frozen))["launch"] < DEATHS:
@@ -320,19 +317,9 @@ class Search:
 
     def _died(self, frozen: FrozenTrial) -> None:
         # Not tried again: in Hydra's own launcher each try ends the search.
+        attempt = max(self.plan.settings["retries"], frozen.user_attrs.get(ATTEMPT, 0))
         error = f"its process died {DEATHS} times in a row without progress"
-        self._close_for_job(frozen, None, error, attempt=self.plan.settings["retries"])
-
-    def _close_for_job(
-        self, frozen: FrozenTrial, value: float | None, error: str, *, attempt: int = 0, wall_s: float = 0.0
-    ) -> None:
-        """Close a trial whose job does not write its outcome: another program, or a job that died.
-
-        `error` is empty for a complete trial. `attempt` is the least number that its attempt counts as.
-        """
-        attempt, wall_s = max(attempt, frozen.user_attrs.get(ATTEMPT, 0)), worked_s(frozen) or wall_s
-        outcome = outcome_now(FAILED if error else COMPLETE, attempt, value=value, error=error, wall_s=wall_s)
-        self._set(frozen.number, OUTCOME, outcome)
+        self._set(frozen.number, OUTCOME, outcome_now(FAILED, attempt, error=error, wall_s=worked_s(frozen)))
         self._close(self._frozen(frozen.number))
 
     def _place_of(self, frozen: FrozenTrial) -> list[Any]:

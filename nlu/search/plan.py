@@ -260,15 +260,13 @@ def _overrides(
     asked: Settings, name: str, number: int, drawn: Sequence[str], attempt: int = 0, launch: int = 1
 ) -> list[str]:
     """Return the overrides of the job of a trial of the study `name`."""
-    found = [*asked.space.fixed, *drawn]
-    if asked.hands_trial:
-        named = f'storage:"{_quoted(asked.url)}",study:"{_quoted(name)}"'
-        # The job needs no other connection to the search, which may have ended meanwhile.
-        found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
-        found += ["resume=auto"] if "resume" in asked.config else []
-        # The former job is over, also if it could not release the mirror of the run.
-        found += ["take=true"] if launch > 1 and "take" in asked.config else []
-    return found
+    named = f'storage:"{_quoted(asked.url)}",study:"{_quoted(name)}"'
+    # The job needs no other connection to the search, which may have ended meanwhile.
+    trial = f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}"
+    resume = ["resume=auto"] if "resume" in asked.config else []
+    # The former job is over, also if it could not release the mirror of the run.
+    take = ["take=true"] if launch > 1 and "take" in asked.config else []
+    return [*asked.space.fixed, *drawn, trial, *resume, *take]
 
 
 def _quoted(text: str) -> str:

@@ -36,7 +36,7 @@ from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import STOPPED
 from nlu.config.targets import TARGET
 from nlu.search import closing, pruners
-from nlu.search.goals import CONSTRAINTS, OBJECTIVES, Direction
+from nlu.search.goals import OBJECTIVES, Direction
 from nlu.search.schedulers.scheduler import FREEZE_THAW
 from nlu.search.slots import LOCAL
 from nlu.search.space import Space, grid_problems, overrides_of, space_of, written
@@ -67,14 +67,9 @@ class Settings:
     """of the storage"""
 
     @property
-    def hands_trial(self) -> bool:
-        """Whether the program reports to its trial; if not, the number that its job returns is the value."""
-        return "trial" in self.config
-
-    @property
     def is_run(self) -> bool:
         """Whether the program is nlu.train."""
-        return self.hands_trial and "task" in self.config and "trainer" in self.config
+        return "task" in self.config and "trainer" in self.config
 
     @property
     def is_local(self) -> bool:
@@ -138,14 +133,8 @@ def _problems(asked: Settings) -> Iterator[str]:
     if not asked.is_run and settings["keep"] == closing.ONLY_BEST:
         yield "hydra.sweeper.keep is best, but only trials of nlu.train have checkpoints; leave it out"
     pauses, pruner = pruners.pauses(settings), pruners.pruner_name(settings)
-    if not asked.hands_trial and pauses:
-        yield (
-            f"hydra.sweeper.pruner is {pruner}, which pauses trials, but the program has no key trial; choose "
-            "hydra.sweeper.pruner=none"
-        )
-    for key, goals in ((OBJECTIVES, settings["objectives"]), (CONSTRAINTS, settings["constraints"])):
-        if goals and not asked.hands_trial:
-            yield f"{key} is set, but the program has no key trial, so nothing is measured; leave it out"
+    if "trial" not in asked.config:
+        yield "a search needs a program that reports to its trial, with the key trial; use python -m nlu.train"
     if settings["objectives"] and pauses:
         yield (
             f"hydra.sweeper.pruner is {pruner}, which continues the trials with the best value only, but {OBJECTIVES} "

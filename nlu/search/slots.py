@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,6 @@ class Ended:
     """the number of this launch of the trial, from 1"""
     result: JobReturn | None
     error: BaseException | None
-    wall_s: float = 0.0
 
     @property
     def never_began(self) -> bool:
@@ -239,12 +237,12 @@ class Slots:
         )
 
         def work() -> None:
-            began_s, result, raised = time.monotonic(), None, None
+            result, raised = None, None
             try:
                 result = call(launcher)[0]
             except Exception as error:
                 raised = error
-            self._ended.put(Ended(number, launch, result, raised, time.monotonic() - began_s))
+            self._ended.put(Ended(number, launch, result, raised))
 
         def work_apart() -> None:
             # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.

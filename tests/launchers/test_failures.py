@@ -6,10 +6,9 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nlu.jobs.following import cancel_jobs
 from nlu.search.storage.open_study import open_storage, storage_url
 from tests.launchers import searches
-from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states
+from tests.launchers.searches import outcomes, runs, search, start, states
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "lr=choice(0.1,0.2)")
@@ -39,32 +38,6 @@ def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     assert said.count("RuntimeError: lr 0.1 is too high") == 2
     assert said.count("the same as trial 0") == 2
     assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
-
-
-OTHERS = """
-import pathlib, time, hydra
-from hydra.core.config_store import ConfigStore
-ConfigStore.instance().store(name="c", node={"x": 1.0})
-@hydra.main(config_path=None, config_name="c")
-def main(config):
-    pathlib.Path("began").touch()
-    time.sleep(300)
-main()
-"""
-
-
-def test_the_status_of_a_stopped_job_is_not_the_value_of_its_trial(tmp_path):
-    folder, program = tmp_path / "s", tmp_path / "program.py"
-    program.write_text(OTHERS)
-    few = ("x=choice(1.0,2.0)", "hydra.sweeper.n_trials=1", "hydra.job.chdir=true")
-    process = start(folder, *few, LOCAL[0], program=[str(program)])
-    deadline_s = time.monotonic() + 60
-    while not (folder / "0/began").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    cancel_jobs(folder, [0])
-    said = process.communicate(timeout=60)[0] or ""
-    assert states(folder) == ["FAIL"] and "JobLost: it was stopped by SIGTERM" in said, said
 
 
 @pytest.mark.parametrize(

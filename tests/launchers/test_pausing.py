@@ -73,7 +73,7 @@ class World:
             spec=self.spec, space=self.space, composed_value=None, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warning=None,
-            slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
+            slots=Jobs(self, url), settings=settings, is_run=False, saves=False, mirror=None,
             sampler_name="random", drawn_by="random", is_grid=False, goals=Goals(), need=lambda values: Need(gpus=0),
             overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),

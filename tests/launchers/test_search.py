@@ -103,10 +103,10 @@ main()
 """
 
 
-def test_another_programs_number_is_the_value(tmp_path):
+def test_a_program_that_does_not_report_to_its_trial_is_refused(tmp_path):
     (tmp_path / "other.py").write_text(OTHER)
-    search(tmp_path / "s", "x=choice(1.0,2.0)", program=[str(tmp_path / "other.py")])
-    assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
+    said = search(tmp_path / "s", "x=choice(1.0,2.0)", program=[str(tmp_path / "other.py")], status=1)
+    assert "a search needs a program that reports to its trial" in said and not (tmp_path / "s").exists()
 
 
 def test_a_local_trial_that_needs_too_many_gpus_is_refused_before_the_first_trial(tmp_path, monkeypatch):
