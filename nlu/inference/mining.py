@@ -67,7 +67,7 @@ def run_mining(config: Mine, located: Located | None) -> int:
             own = by_run(Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True), "")
             fields = trained.data.get("fields")
         if config.prompts is not None:
-            own.vectors.prompts = Prompts(config.prompts)
+            own.vectors.prompts = Prompts({name: text for name, text in config.prompts.items()})
         pairs = MinedPairs.of(config.input, fields or {}, path, corpus)
         if config.range[0] >= len(pairs.corpus):
             raise UserError(
