@@ -34,7 +34,7 @@ class Frozen:
 class FewShot(Frozen):
     """The encoder learns from pairs of texts of the same or another class; the head is a logistic regression."""
 
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat = 0.3
     """Divisor of the cosines of two texts; lower = the nearest texts of other classes count more."""
     freeze_words: bool = True
     """Leave the word vectors as they are, of which few rows show few; false = train them too, as for an encoder without
