@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter
 
 from nlu.storage.files import write_bytes
 
@@ -63,7 +63,6 @@ STYLE: Mapping[str, object] = {
     "agg.path.chunksize": 10_000,
     "legend.edgecolor": "none",
 }
-SUPERSCRIPT = str.maketrans("-\N{MINUS SIGN}0123456789", "⁻⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @functools.cache
@@ -160,33 +159,9 @@ def svg_of(name: str, figure: Figure) -> str:
     return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
 
 
-def scientific(axes: Axes) -> None:
-    """Write a power of ten above the y axis if its numbers are small or large."""
-    axes.yaxis.set_major_formatter(_PowerAbove())
-
-
-class _PowerAbove(ScalarFormatter):
-    """Writes the shared power of ten as text, not as a formula."""
-
-    def __init__(self) -> None:
-        super().__init__(useMathText=False)
-        self.set_powerlimits((-3, 4))
-
-    def get_offset(self) -> str:
-        text = super().get_offset()
-        return re.sub(r"1e(\S+)$", lambda found: f"×10{found[1].translate(SUPERSCRIPT)}", text)
-
-
 def thousands(axis: Axis) -> None:
     """Write whole numbers with separators."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-
-
-def logarithmic(axes: Axes) -> None:
-    """Give the y axis a logarithmic scale with plain numbers."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _warn_of(letters: str) -> None:

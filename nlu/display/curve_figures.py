@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from nlu.display.canvas import SET_COLOURS, logarithmic, new_figure, save_drawn, scientific, styled, thousands
+from nlu.display.canvas import SET_COLOURS, new_figure, save_drawn, styled, thousands
 from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, TRAIN, VALID, Cell, read_rows
 from nlu.storage.files import read_json
 
@@ -30,8 +30,6 @@ FEW_CURVES = 3
 """up to this many curves, raw values are drawn behind a running mean"""
 LEGEND_CHARACTERS = 130
 """in a line of a legend below the axes"""
-SPIKE = 30
-"""gradient norms that exceed their median so many times would flatten the others on a linear axis"""
 PHASE_COLOURS = dict(
     zip(
         TIME_COLUMNS,
@@ -109,13 +107,8 @@ def _draw(drawing: Drawing) -> Figure:
     axes.set_title(drawing.heading, loc="left", fontsize=10, color="#444444")
     axes.set_title(_remark(drawing), loc="right", fontsize=8.5, color="#555555")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    scientific(axes)
     if drawing.name == "lr":
         axes.set_ylim(bottom=0)
-    values_P = np.concatenate([curve.mean_P for curve in drawing.curves])
-    # A logarithmic axis cannot show 0.
-    if drawing.name == "gnorm" and values_P.min() > 0 and values_P.max() > SPIKE * np.median(values_P):
-        logarithmic(axes)
     add_legend(figure, axes)
     return figure
 
@@ -171,18 +164,12 @@ def smoothed(y_P: np.ndarray) -> np.ndarray:
 
     Without negative values it is computed on a logarithmic scale, so that a spike does not dominate a whole window.
     """
+    from scipy.ndimage import uniform_filter1d
+
     window = max(len(y_P) // 50, 5)
-    return np.expm1(_running_mean(np.log1p(y_P), window)) if y_P.min() >= 0 else _running_mean(y_P, window)
-
-
-def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean of the `window` values around each one, of fewer at both ends."""
-    # By differences of cumulative sums, so that the cost does not depend on the window.
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    first = np.maximum(index - window // 2, 0)
-    last = np.minimum(index + window // 2 + 1, len(values))
-    return (sums[last] - sums[first]) / (last - first)
+    # Beyond both ends the first and the last value count.
+    mean = partial(uniform_filter1d, size=window, mode="nearest")
+    return np.expm1(mean(np.log1p(y_P))) if y_P.min() >= 0 else mean(y_P)
 
 
 def rows_of_run(run_dir: Path, name: str) -> list[dict[str, Cell]]:

@@ -10,7 +10,6 @@ import math
 import os
 import pdb
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -186,27 +185,21 @@ class _Display:
 
     def __init__(self, render: Callable[[], RenderableType]):
         self._render = render
-        self._has_ended = threading.Event()
+        self._has_ended = False
         self._live = self._begin()
         self._outer = sys.breakpointhook
         sys.breakpointhook = self._broken
-        self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
-        self._thread.start()
 
     def _begin(self) -> Live:
         # rich would print a redirected standard output on this console.
         live = Live(
             console=console(),
             get_renderable=self._render,
-            auto_refresh=False,
+            refresh_per_second=1 / REFRESH_S,
             redirect_stdout=sys.stdout.isatty(),
         )
         live.start(refresh=True)
         return live
-
-    def _draw(self) -> None:
-        while not self._has_ended.wait(REFRESH_S):
-            self._live.refresh()
 
     def _broken(self, *given: object, **named: object) -> object:
         self.end()
@@ -218,10 +211,8 @@ class _Display:
 
     def end(self) -> None:
         """Draw the bars for the last time."""
-        if not self._has_ended.is_set():
-            sys.breakpointhook = self._outer
-            self._has_ended.set()
-            self._thread.join()
+        if not self._has_ended:
+            sys.breakpointhook, self._has_ended = self._outer, True
             self._live.stop()
 
 
