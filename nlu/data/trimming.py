@@ -71,10 +71,11 @@ def trimmed(whole: Tokenizer, counts_V: np.ndarray) -> Tokenizer:
 
 def rows_of(tokenizer: Tokenizer, whole: Tokenizer) -> np.ndarray:
     """Return the number in `whole` of each token of a trimmed tokenizer; -1 for those that the weights do not have."""
-    number_of = whole.vocabulary
-    rows = np.empty(tokenizer.vocab_size, np.int64)
-    for piece, number in tokenizer.vocabulary.items():
-        rows[number] = number_of[piece]
+    rows = np.arange(tokenizer.vocab_size)
+    if tokenizer.digest != whole.digest:
+        number_of = whole.vocabulary
+        for piece, number in tokenizer.vocabulary.items():
+            rows[number] = number_of[piece]
     rows[rows >= whole.vocab_size - whole.new_tokens] = -1
     return rows
 

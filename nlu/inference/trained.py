@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from nlu.config.choices import node_of, target_of
@@ -39,6 +40,8 @@ from nlu.training.build import assemble
 
 AVERAGE = "average.safetensors"
 """the moving average in `last`, which is scored instead of the trained weights"""
+DRAW = {Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_, init.kaiming_uniform_}
+"""what fills a tensor with random numbers"""
 
 
 @dataclass
@@ -191,9 +194,10 @@ class _Unfilled(TorchFunctionMode):
     """New parameters keep any numbers: a checkpoint replaces all of them, and to draw them takes a second of 100 M."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (Tensor.normal_, Tensor.uniform_):
-            return args[0]
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function in DRAW:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def config_of(run_dir: Path) -> Run:
