@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 KEY = "hydra.sweeper.pruner"
 HYPERBAND, NONE = "hyperband", "none"
 NAMES = (HYPERBAND, *PAUSING, NONE)
+GONE = ("successive_halving", "median", "threshold")
+"""names of former versions"""
 PRUNER = "pruner"
 """user attribute of a study: the specification of its pruner (`nlu.search.pruners.pruner_spec`)"""
 RUNG = "rung_{examples}"
@@ -49,6 +51,8 @@ def problem_of(written: object) -> str | None:
     """Return what is wrong with a pruner as it is written; null is none."""
     if written is None or written in NAMES:
         return None
+    if written in GONE:
+        return f"{KEY} is {written}, which there is no more; set {KEY}={HYPERBAND}, or asha, which pauses trials"
     return f"{KEY} is {show(written)}, which names no pruner; {hint(str(written), NAMES)}"
 
 

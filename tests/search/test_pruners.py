@@ -61,6 +61,10 @@ def search(make, spec: dict, values: list[float], *, name: str = "s", direction:
     [
         ("hyprband", "which names no pruner; nearest: hyperband"),
         (["asha"], "which names no pruner; nearest: asha"),
+        (
+            "median",
+            "hydra.sweeper.pruner is median, which there is no more; set hydra.sweeper.pruner=hyperband, or asha",
+        ),
         ({"name": "asha"}, "which names no pruner; valid: asha"),
     ],
 )
