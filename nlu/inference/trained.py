@@ -11,8 +11,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn import init
-from torch.overrides import TorchFunctionMode
 
 from nlu.config.choices import node_of, target_of
 from nlu.config.errors import CheckpointError, UserError
@@ -40,8 +38,6 @@ from nlu.training.build import assemble
 
 AVERAGE = "average.safetensors"
 """the moving average in `last`, which is scored instead of the trained weights"""
-DRAW = {Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_, init.kaiming_uniform_}
-"""what fills a tensor with random numbers"""
 
 
 @dataclass
@@ -167,8 +163,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         config = replace(config, head=task.own_head())
     own = config.data.get("layout")
     layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own)
-    with _Unfilled():
-        model = assemble(config, task, target, layout.name, tokenizer, source)
+    model = assemble(config, task, target, layout.name, tokenizer, source)
     adapter: Adapter = build(config.adapter)
     # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
     # without an adapter.
@@ -188,16 +183,6 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
             "for an evaluation, or name another checkpoint"
         )
     return Trained(located, config, task, model, target, layout, tokenizer, decided)
-
-
-class _Unfilled(TorchFunctionMode):
-    """New parameters keep any numbers: a checkpoint replaces all of them, and to draw them takes a second of 100 M."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function in DRAW:
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **kwargs)
 
 
 def config_of(run_dir: Path) -> Run:
