@@ -67,7 +67,7 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
     [
         ({OVER: True}, {}, "the study s in url is over: python -m nlu.jobs .* --stop has ended it; choose another"),
         ({}, {"space": {"lr": "interval(0, 2)"}}, r"lr: interval\(0, 1\) there, interval\(0, 2\) here"),
-        ({"shared": {"seed": "2", "trainer.timeout_min": "120"}}, {}, "seed: 2 there, 1 here"),
+        ({"shared": {"seed": "2"}}, {}, "seed: 2 there, 1 here"),
         (
             {"goals": {"objectives": {}, "constraints": [["parameters", "<=", 5]]}},
             {},
@@ -87,10 +87,8 @@ def test_a_study_of_another_search_is_refused_with_the_difference(tmp_path, ther
 
 
 def test_a_study_of_the_same_search_is_continued_also_by_another_pruner_of_its_kind(tmp_path: Path) -> None:
-    # One of a version that had a key that has no effect.
-    shared = {"seed": "1", "trainer.timeout_min": "120"}
     hold_search(tmp_path)
-    own = study(shared=shared, pruner={"name": "freeze_thaw"})
+    own = study(pruner={"name": "freeze_thaw"})
     require_same(tmp_path, "s", "url", own, NOW, "maximize")
     with pytest.raises(UserError, match="direction: maximize there, minimize here"):
         require_same(tmp_path, "s", "url", own, NOW, "minimize")

@@ -99,7 +99,7 @@ TOGETHER = [
     ),
     (
         [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.pruner=median", "optimizer.weight_decay=-1"],
-        ["sampler is motpe, but", 'pruner is "median", which names no pruner', "optimizer.weight_decay is -1"],
+        ["sampler is motpe, but", "pruner is median, which there is no more", "optimizer.weight_decay is -1"],
     ),
 ]  # fmt: skip
 

@@ -84,6 +84,7 @@ def test_runs_that_differ_only_in_their_notes_are_one_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     for seed, note in ((1, "monday"), (2, "tuesday"), (3, None)):
         end_run(begin_run(Path("seeds", str(seed)), seed=seed, note=note), 0.5)
     assert report.main(["seeds"]) == 0

@@ -82,7 +82,7 @@ def test_texts_have_the_vectors_of_the_run_and_candidates_are_ranked_by_them(tmp
             "prompt is null, but queries and passages": ("/encode", {"texts": ["a"]}),
             "texts has 7 rows, but max_rows": ("/encode", {"texts": ["a"] * 7, "prompt": ""}),
             "text 2 has 41 characters": ("/encode", {"texts": ["a", "b" * 41], "prompt": ""}),
-            "prompt has 41 characters": ("/encode", {"texts": ["a"], "prompt": "b" * 41}),
+            "prompt has 42 characters": ("/encode", {"texts": ["a"], "prompt": "b " * 21}),
             "text 1: field text: '' is empty": ("/encode", {"texts": [""], "prompt": ""}),
             "dims is 99, but vectors of this model": ("/encode", {"texts": ["a"], "prompt": "", "dims": 99}),
             "give a query and candidates, or pairs": ("/similar", {"query": "a"}),
