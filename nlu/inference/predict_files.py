@@ -196,8 +196,9 @@ class Work:
             self.shared.run([INDEX], self._index, self.source.path.stat().st_size / SLOWEST_BYTES_S)
         else:
             self.shared = Claimed(output, plan, is_alone=True)
-        # Sent, since a rank on another machine may not see the cache of this one.
-        index: bytes | None = ranks.from_first(self.shared.get(INDEX) if ranks.is_first else None)
+        ranks.barrier()
+        index = self.shared.get(INDEX)
+        ranks.barrier()
         if index is None:
             return
         found = json.loads(index)
