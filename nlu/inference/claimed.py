@@ -1,13 +1,10 @@
-"""A result that is made in pieces, so that a killed command can continue, and that several jobs can make together.
+"""A result that several jobs make together, in pieces that they claim one by one.
 
-The pieces are in a folder or a bucket beside the result, `.NAME.pieces/PLAN/`, where PLAN is a digest of all that
+The pieces are in a folder or a bucket beside the result, `.NAME.jobs/PLAN/`, where PLAN is a digest of all that
 determines their bytes. A job that computes a piece first creates its claim, on the condition that none exists; a piece
 appears as a whole. A claim only saves work: whoever computes a piece writes the same bytes. So nothing has to be known
 of a job that was killed or suspended. If its piece is not there after a while, another job claims it again; no clock
 of another machine is asked.
-
-A command that makes the result alone holds a lock, so it waits for nobody; its pieces are on this machine, in the cache
-if the result is not.
 """
 
 import json
@@ -16,23 +13,22 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
 from nlu.config.command_keys import STANDARD, Shared
-from nlu.config.errors import UserError
-from nlu.inference.output_pieces import DONE, Joins, folder_beside, require_free
+from nlu.config.errors import DataError, UserError
+from nlu.inference.output_pieces import Joins, pieces_of
 from nlu.storage.access import stat
-from nlu.storage.cache import staging_folder, text_digest
+from nlu.storage.cache import text_digest
 from nlu.storage.files import replacing, write_bytes
 from nlu.storage.locations import BEGUN, parse_place
-from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.objects import ObjectStore
 from nlu.storage.outputs import send_file
-from nlu.storage.tables import TableTarget, is_table
+from nlu.storage.tables import is_table
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +38,8 @@ MAKING_S = 300.0
 """the same for the result itself"""
 PAUSES_S = 0.2, 5.0
 """the shortest and the longest pause between two looks at what is there"""
-LEFT = "left-"
-"""begins the names of what the jobs that are through have left"""
-LOCK, COMMITTING = ".lock", "committing"
-"""that of a command that is alone; the upload to a table whose commit has started"""
+DONE, LEFT = "done", "left-"
+"""the last piece, which says that the result is complete; what the jobs that are through have left"""
 
 
 @dataclass(frozen=True)
@@ -97,19 +91,16 @@ class _Folder:
 class Claimed:
     """The pieces of one result; `shared` gives one."""
 
-    def __init__(self, output: str, plan: Mapping[str, object], key: str = "output", *, is_alone: bool = False):
+    def __init__(self, output: str, plan: Mapping[str, object], key: str = "output"):
         """`plan` is JSON with everything that determines the bytes of the pieces; errors call `output` by `key`."""
-        self._output, self._key, self._is_alone = output, key, is_alone
-        self.folder = folder_beside(output, key)
-        """of this machine; with several jobs and a result in a bucket, the pieces are in the bucket"""
+        self.place = parse_place(output, key, writes=True)
+        self._shown = f"{key} is {self.place.shown}"
+        top = replace(self.place, path=f"{self.place.path.rpartition('/')[0]}/.{self.place.name}.jobs".lstrip("/"))
         own = text_digest(json.dumps(plan, sort_keys=True))
-        self._store: _Folder | ObjectStore = _Folder(self.folder / own)
-        self._place = None if is_table(output) else parse_place(output, key)
-        """None: a table, which has no place in a file system"""
-        self.shown = output if self._place is None else self._place.shown
-        if not is_alone and self._place is not None and not self._place.is_local:
-            top = f"{self._place.path.rpartition('/')[0]}/{self.folder.name}".lstrip("/")
-            self._store = ObjectStore(f"{replace(self._place, path=top).shown}/{own}", key)
+        local = Path(output).with_name(f".{self.place.name}.jobs")
+        self._store: _Folder | ObjectStore = (
+            _Folder(local / own) if self.place.is_local else ObjectStore(f"{top.shown}/{own}", key)
+        )
         self._seen: dict[str, tuple[str, float]] = {}
         """the newest claim of a piece that another job has, and when this one saw it first"""
         self._longest_s = 0.0
@@ -138,7 +129,7 @@ class Claimed:
         while f"{name}.claim-{number}" in there:
             number += 1
         newest, now_s = f"{name}.claim-{number - 1}", time.monotonic()
-        if number and not self._is_alone:
+        if number:
             claim, since_s = self._seen.get(name, ("", now_s))
             if claim != newest:
                 self._seen[name] = newest, now_s
@@ -146,7 +137,7 @@ class Claimed:
             # Longer for each claim, so that a slow piece is not computed by all jobs at once.
             if now_s - since_s < max(PATIENCE_S, patience_s, 2 * self._longest_s) * 2 ** (number - 1):
                 return False
-            log.info("%s: %s is not there %.0f s after its claim; it is computed again here", self.shown, name,
+            log.info("%s: %s is not there %.0f s after its claim; it is computed again here", self.place.shown, name,
                      now_s - since_s)  # fmt: skip
         if self._store.put_new(f"{name}.claim-{number}", b""):
             return True
@@ -181,14 +172,11 @@ class Claimed:
 
     @property
     def _is_made(self) -> bool:
-        if (place := self._place) is None:
-            # Sending finds that out.
-            return False
-        path = Path(place.path)
-        if place.is_local:
+        path = Path(self.place.path)
+        if self.place.is_local:
             return path.is_file() or path.is_dir() and any(path.iterdir())
         # A folder has this mark until it is complete.
-        return stat(place) is not None and stat(place.within(BEGUN)) is None
+        return stat(self.place) is not None and stat(self.place.within(BEGUN)) is None
 
     def finish(self, names: Sequence[str], make: Callable[[list[Path]], None]) -> None:
         """Have one job `make` the result, which appears as a whole, from pieces; return once it is complete."""
@@ -212,36 +200,26 @@ class Claimed:
     @contextmanager
     def _paths(self, names: Sequence[str]) -> Iterator[list[Path]]:
         if isinstance(self._store, _Folder):
-            paths = [self._store.path / name for name in names]
-            if absent := [path for path in paths if not path.is_file()]:
-                raise UserError(
-                    f"{absent[0]} is missing, so another machine has it; set NLU_CACHE to a folder that all machines "
-                    "share"
-                )
-            yield paths
+            yield [self._store.path / name for name in names]
             return
-        with staging_folder() as folder:
+        with TemporaryDirectory(prefix="nlu-pieces-", ignore_cleanup_errors=True) as folder:
             for name in names:
-                self._store.get_file(name, folder / name)
-            yield [folder / name for name in names]
+                self._store.get_file(name, Path(folder, name))
+            yield [Path(folder, name) for name in names]
 
     def join(self, names: Sequence[str], output: Joins) -> None:
-        """Join pieces to the file, as `finish` does. Raises UserError if another program has written it by now."""
+        """Join pieces to the file, as `finish` does."""
 
         def make(paths: list[Path]) -> None:
-            if self._place is not None and self._place.is_local:
-                with replacing(self._place.path) as file:
+            if self.place.is_local:
+                with replacing(self.place.path) as file:
                     output.join(paths, file)
                 return
-            with staging_folder() as folder:
-                with open(joined := folder / "joined", "wb") as file:
+            with TemporaryDirectory(prefix="nlu-joined-", ignore_cleanup_errors=True) as folder:
+                with open(joined := Path(folder, self.place.name), "wb") as file:
                     output.join(paths, file)
-                if self._place is None:
-                    TableTarget(self._output, self._key).send(joined, paths[0].with_name(COMMITTING))
-                else:
-                    send_file(joined, self._place)
+                send_file(joined, self.place)
 
-        self.begin(partial(require_free, self._output))
         self.finish(names, make)
 
     def begin(self, require_free: Callable[[], None]) -> None:
@@ -256,10 +234,6 @@ class Claimed:
 
     def leave(self, team: Team) -> None:
         """Note that this job is through. The last one removes the folder; after a kill it stays, with a few bytes."""
-        if self._is_alone:
-            # Also what commands with other settings have left.
-            shutil.rmtree(self.folder, ignore_errors=True)
-            return
         self._store.put(f"{LEFT}{team.job}", b"")
         if sum(name.startswith(LEFT) for name in self._store.list()) == team.jobs:
             self.remove()
@@ -273,28 +247,7 @@ class Claimed:
         # Another job may do so too, and pieces of another plan may be beside it.
         shutil.rmtree(self._store.path, ignore_errors=True)
         with suppress(OSError):
-            if self._is_alone and os.listdir(self.folder) == [LOCK]:
-                (self.folder / LOCK).unlink()
-            self.folder.rmdir()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock of a command that is alone. Raises UserError if another process has it."""
-        with ExitStack() as held:
-            if self._is_alone:
-                try:
-                    held.enter_context(hold_folder(self.folder, LOCK, wait_s=0))
-                except Locked:
-                    raise UserError(
-                        f"{self._key} is {self.shown}, which another process is writing; wait for it, or choose another"
-                    ) from None
-            try:
-                yield
-            except BaseException:
-                # Refused, or killed before its first piece, it leaves nothing.
-                if self._is_alone and not any(name.isdigit() or name == DONE for name in self._store.list()):
-                    self.remove()
-                raise
+            self._store.path.parent.rmdir()
 
 
 @contextmanager
@@ -302,13 +255,15 @@ def claimed(
     output: str, plan: Mapping[str, object], team: Team, require_free: Callable[[], None], key: str = "output"
 ) -> Iterator[Claimed]:
     """Give the pieces of a result for as long as this job works on it; see `Claimed`."""
-    found = Claimed(output, plan, key, is_alone=team.jobs == 1)
-    if team.jobs == 1 and not found.folder.exists():
-        require_free()
-    with found.held():
-        found.begin(require_free)
+    found = Claimed(output, plan, key)
+    found.begin(require_free)
+    try:
         yield found
+    except DataError:
+        # Every job finds these rows wrong.
         found.leave(team)
+        raise
+    found.leave(team)
 
 
 def write_in_pieces(
@@ -318,10 +273,19 @@ def write_in_pieces(
 
     `compute` returns a piece by its number; it must be a function of the plan. Raises UserError if the file exists.
     """
-    names = piece_names(count)
-    with claimed(output, plan, team, partial(require_free, output)) as shared:
-        shared.run(names, lambda name: compute(int(name)))
-        shared.join(names, joins)
+    pieces = pieces_of(output)
+    if team.jobs > 1:
+        names = piece_names(count)
+        with claimed(output, plan, team, pieces.require_place) as shared:
+            shared.run(names, lambda name: compute(int(name)))
+            shared.join(names, joins)
+    elif not pieces.is_finished(plan):
+        with pieces.held(plan):
+            for number in range(count):
+                if not pieces.has(number):
+                    pieces.write(number, compute(number))
+            pieces.finish(count, joins)
+    pieces.clear()
 
 
 def piece_names(count: int) -> list[str]:

@@ -1,8 +1,8 @@
 """Predict the rows of a file and write them with their predictions, on this rank.
 
 Rows are read in chunks of CHUNK_ROWS, so memory does not grow with their number. Rank r predicts every chunk whose
-number is r modulo the number of ranks; several jobs claim chunks one by one. Each chunk is a piece of the output, which
-is kept if the command is killed (`nlu.inference.claimed`).
+number is r modulo the number of ranks. Each chunk is a piece of the output, which is kept if the command is killed.
+Several jobs claim chunks one by one (`nlu.inference.claimed`).
 """
 
 import json
@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -36,7 +36,7 @@ from nlu.inference.claimed import Claimed, Team, claimed, piece_names, require_s
 from nlu.inference.input_rows import bad_row, found, originals_for, require_usable
 from nlu.inference.locate import Located
 from nlu.inference.output_formats import output_of
-from nlu.inference.output_pieces import pairs_of, require_free, require_new
+from nlu.inference.output_pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Predictor
 from nlu.inference.ranking import RankingKind, joined
 from nlu.inference.ranking import pairs_of as pairs_of_row
@@ -108,10 +108,10 @@ def over_files(config: Rows, begin: Callable[[Ranks], Callable[[Rows, Path], "Wo
             require_shareable(Team.of(config), ranks.world_size, output)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
+        outputs = [pieces_of(output) for _, output in pairs if output != STANDARD and config.jobs == 1]
         # Before the checkpoint is loaded, which takes longer than this check.
-        for _, output in pairs if ranks.is_first and config.jobs == 1 else ():
-            if output != STANDARD:
-                require_new(output)
+        for pieces in outputs if ranks.is_first else ():
+            pieces.require_place()
         make = begin(ranks)
         with ExitStack() as held, keys_called(KEYS):
             works = []
@@ -123,9 +123,13 @@ def over_files(config: Rows, begin: Callable[[Ranks], Callable[[Rows, Path], "Wo
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
-                work.check(held, ranks)
+                work.check(held)
+            for work in works:
+                work.plan()
             for work in works:
                 work.run(ranks)
+        for pieces in outputs if ranks.is_first else ():
+            pieces.clear()
     return 0
 
 
@@ -167,12 +171,9 @@ class Work:
     """of several labels in a cell"""
     rows: int = 0
     starts: list[Start | None] = field(default_factory=list)
-    """the place of each chunk in the file; None: all rows before it must be read"""
+    """with several jobs: the place of each chunk in the file; None: all rows before it must be read"""
     shared: Claimed | None = None
-    """the pieces of the output; None for standard output"""
-    reading: Iterator[tuple[Row | BadRow, Original]] = iter(())
-    read: int = 0
-    """the rows of the file that are read, and how many of them were taken"""
+    """with several jobs: the pieces of the output"""
     began_s: float = 0.0
     predicted: int = 0
     empty: int = 0
@@ -183,41 +184,32 @@ class Work:
     """whether the reader of standard output has closed it"""
     bar: Bar = field(init=False)
 
-    def check(self, held: ExitStack, ranks: Ranks) -> None:
+    def check(self, held: ExitStack) -> None:
         """Read all rows once, before any is predicted: a bad row in the last line is reported within seconds, and
-        nothing is written then. Of several processes only one does so, and the others get what it found."""
-        self.plan()
-        if (output := self.config.output) == STANDARD:
+        nothing is written then. Of several jobs only one does so, and the others get what it found."""
+        if self.config.jobs == 1:
             self.rows = self._require_usable()
             return
-        team, plan = Team.of(self.config), self._plan()
-        if ranks.is_first:
-            self.shared = held.enter_context(claimed(output, plan, team, partial(require_free, output)))
-            self.shared.run([INDEX], self._index, self.source.path.stat().st_size / SLOWEST_BYTES_S)
-        else:
-            self.shared = Claimed(output, plan, is_alone=True)
-        ranks.barrier()
-        index = self.shared.get(INDEX)
-        ranks.barrier()
-        if index is None:
+        self.plan()
+        output = self.config.output
+        pieces = claimed(output, self._plan(), Team.of(self.config), pieces_of(output).require_place)
+        self.shared = held.enter_context(pieces)
+        self.shared.run([INDEX], self._index, self.source.path.stat().st_size / SLOWEST_BYTES_S)
+        if (index := self.shared.get(INDEX)) is None:
             return
         found = json.loads(index)
-        if wrong := found["wrong"]:
-            if team.jobs > 1:
-                # Every job finds these rows wrong.
-                self.shared.leave(team)
-            raise DataError(*wrong[0], summary=wrong[1], remedy=wrong[2])
+        if found["problems"]:
+            raise DataError(*found["problems"])
         self.rows, self.starts = found["rows"], [start and Start(*start) for start in found["starts"]]
 
     def _index(self, _: str) -> bytes:
         """Check all rows; return their number and the place of each chunk, or what is wrong, as JSON."""
         starts: list[Start | None] = []
-        rows, wrong = 0, None
         try:
-            rows = self._require_usable(self.source.rows_and_starts(CHUNK_ROWS, starts))
+            rows, problems = self._require_usable(self.source.rows_and_starts(CHUNK_ROWS, starts)), []
         except DataError as error:
-            wrong = error.problems, error.summary, error.remedy
-        return json_text({"rows": rows, "starts": starts, "wrong": wrong}).encode()
+            rows, problems = 0, error.problems
+        return json_text({"rows": rows, "starts": starts, "problems": problems}).encode()
 
     def _require_usable(self, rows: Iterable[tuple[Row | BadRow, Original]] | None = None) -> int:
         may_skip, most = self.config.on_bad_row == "skip", self.config.max_rows
@@ -238,24 +230,50 @@ class Work:
         """Predict all rows and write them. All ranks must call it."""
         where = f"{ranks.world_size} x {ranks.device.type}"
         log.info("%s; %s on %s", self.predictor.shown, counted(self.rows, "row"), where)
-        if ranks.from_first(self.shared is not None and self.shared.is_done):
-            log.info("%s is complete already", self.config.output)
-            return
         self.began_s = time.monotonic()
-        names = piece_names(len(self.starts))
-        own = names[ranks.rank :: ranks.world_size]
-        rows = self.rows if self.shared is None else min(self.rows, len(own) * CHUNK_ROWS)
-        with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as self.bar:
-            if self.shared is None:
+        with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self.bar:
+            if self.config.output == STANDARD:
                 self.to_standard_output()
+            elif self.shared is not None:
+                if self.shared.is_done:
+                    log.info("%s is complete; other jobs wrote it", self.config.output)
+                    return
+                names = piece_names(len(self.starts))
+                self.shared.run(names, lambda name: self.piece(self._chunk(int(name))))
+                self.shared.join(names, self.output)
             else:
-                self.shared.run(own, lambda name: self.piece(self._chunk(int(name))))
-                ranks.barrier()
-                if ranks.is_first:
-                    self.shared.join(names, self.output)
-                ranks.barrier()
+                pieces = pieces_of(self.config.output)
+                if ranks.from_first(ranks.is_first and pieces.is_finished(self._plan())):
+                    if ranks.is_first:
+                        log.info("%s is complete; the same command wrote it", pieces.shown)
+                    return
+                self.to_file(pieces, ranks)
         if ranks.is_first:
             self.log_result(self.rows)
+
+    def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
+        with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
+            if there:
+                log.info("continuing: %d pieces of %d rows exist", there, CHUNK_ROWS)
+            # The other ranks may write once the first has checked the plan.
+            ranks.barrier()
+            count = 0
+            # Each rank reads the whole file and keeps its chunks: reading is cheap beside predicting, and no rank waits
+            # for another to hand out rows.
+            for number, chunk in enumerate(self._chunks()):
+                count += 1
+                # Pieces are written atomically, so a piece that exists is complete, even if another rank wrote it
+                # before a kill.
+                if pieces.has(number):
+                    self.bar.advance(len(chunk))
+                elif number % ranks.world_size == ranks.rank:
+                    pieces.write(number, self.piece(chunk))
+                else:
+                    self.bar.advance(len(chunk))
+            ranks.barrier()
+            if ranks.is_first:
+                pieces.finish(count, self.output)
+            ranks.barrier()
 
     def to_standard_output(self) -> None:
         try:
@@ -294,14 +312,11 @@ class Work:
             yield chunk
 
     def _chunk(self, number: int) -> Chunk:
-        """Return a chunk by its number, from 0. Chunks in order are read in one pass."""
-        first, start = number * CHUNK_ROWS, self.starts[number]
-        if start is not None and first != self.read:
-            self.reading, self.read = self.source.rows(start), first
-        elif first < self.read or not self.read:
-            self.reading, self.read = self.source.rows(), 0
-        skipped, self.read = first - self.read, min(first + CHUNK_ROWS, self.rows)
-        return list(islice(self.reading, skipped, skipped + self.read - first))
+        """Return a chunk by its number, from 0, for one of several jobs."""
+        start, first = self.starts[number], number * CHUNK_ROWS
+        rows = self.source.rows(start)
+        skipped = 0 if start is not None else first
+        return list(islice(rows, skipped, skipped + min(CHUNK_ROWS, self.rows - first)))
 
     def piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""

@@ -21,7 +21,6 @@ from nlu.config.command_keys import Serve
 from nlu.config.errors import UserError
 from nlu.data.shapes import SHAPES, Shape, Shapes, covering
 from nlu.inference import compiling, predict_files
-from nlu.inference.claimed import _Folder
 from nlu.serving.served import Newest
 from nlu.training.compiled import ALLOWED_ON_CPU, Compiled
 from tests.few import first
@@ -119,25 +118,24 @@ def test_the_first_rows_decide_the_shapes_and_no_later_row_adds_one(run_of: Call
 
 @pytest.mark.usefixtures("allowed")
 def test_a_killed_compiled_prediction_continues_to_the_same_bytes(
-    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(predict_files, "CHUNK_ROWS", 8)
     write(tmp_path / "new.jsonl", rows_of("classify", 23))
     order = (f"run={run_of('classify')}", f"input={tmp_path}/new.jsonl", "compile=true", "batch_size=3", "logits=true")
     predict(*order, f"output={tmp_path}/a.jsonl")
-    put = _Folder.put
+    write_piece = predict_files.Pieces.write
 
-    def killed(self: Any, name: str, content: bytes) -> None:
-        if name == "000001":
+    def killed(self: Any, number: int, content: bytes) -> None:
+        if number == 1:
             raise KeyboardInterrupt
-        put(self, name, content)
+        write_piece(self, number, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Folder, "put", killed)
+        patched.setattr(predict_files.Pieces, "write", killed)
         predict(*order, f"output={tmp_path}/b.jsonl", status=130)
-        # Not with the pieces of eager predictions.
-        predict(*order, f"output={tmp_path}/b.jsonl", "compile=false", status=130)
-    assert len(list(tmp_path.glob(".b.jsonl.pieces/*/000000"))) == 2
+    predict(*order, f"output={tmp_path}/b.jsonl", "compile=false", status=2)
+    assert "which was started with other settings (compile differ)" in capsys.readouterr().err
     predict(*order, f"output={tmp_path}/b.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 

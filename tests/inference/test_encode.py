@@ -84,8 +84,7 @@ def test_a_killed_command_continues_to_the_bytes_of_one_process(
 
     monkeypatch.setattr(predict_files.Work, "piece", killed)
     encode(*half, status=130)
-    # Not with the pieces of another prompt.
-    encode(*half, "prompt='d '", status=130)
+    encode(*half, "prompt='d '", status=2)
     limit[0] = 3
     encode(*half[:-1], "batch_size=3")
     assert len(computed) == 3

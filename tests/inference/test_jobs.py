@@ -45,13 +45,13 @@ def order(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[s
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the pieces that jobs compute, in order."""
+    """The names of the pieces that are computed, in order."""
     found: list[str] = []
     compute = Claimed._compute
 
     def noted(self: Any, name: str, *given: Any) -> None:
         compute(self, name, *given)
-        found.extend([] if self._is_alone else [name])
+        found.append(name)
 
     monkeypatch.setattr(Claimed, "_compute", noted)
     return found
@@ -70,7 +70,7 @@ def test_one_job_of_several_completes_the_output_and_the_last_removes_the_pieces
     predict(*shared, "job=1")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     assert computed == ["index", *claimed.piece_names(PIECES), "done"]
-    (left,) = (tmp_path / f".b.{suffix}.pieces").iterdir()
+    (left,) = (tmp_path / f".b.{suffix}.jobs").iterdir()
     assert sorted(path.name for path in left.iterdir()) == ["done", "done.claim-0", "left-1"]
     predict(*shared, "job=0")
     assert len(computed) == PIECES + 2 and not list(tmp_path.glob(".*"))
@@ -183,7 +183,7 @@ def test_a_killed_job_of_a_launcher_costs_its_piece_only(run: Path, tmp_path: Pa
     subprocess.run([*order, "output=a.csv"], cwd=tmp_path, env=ENVIRONMENT, check=True, capture_output=True)
     command = [*order, "output=b.csv", "jobs=2", "hydra/launcher=local", "hydra.sweep.dir=jobs"]
     process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob(".b.csv.pieces/*/000000.claim-0")):
+    while not list(tmp_path.glob(".b.csv.jobs/*/000000.claim-0")):
         assert process.poll() is None
         time.sleep(0.01)
     # Its claim is newer than those of the index and of the first piece.
@@ -210,7 +210,7 @@ def test_a_job_that_was_slow_to_make_the_result_finds_that_of_another(tmp_path: 
     assert (tmp_path / "out/result.json").read_text() == "made" and slow.is_done
     with pytest.raises(OSError, match="no space"):
         Claimed(f"{tmp_path}/other", {}, "out").finish([], no_space)
-    assert [path.name for path in (tmp_path / ".other.pieces").rglob("*") if path.is_file()] == []
+    assert [path.name for path in (tmp_path / ".other.jobs").rglob("*") if path.is_file()] == []
 
 
 def no_space(paths: list[Path]) -> None:
@@ -238,7 +238,7 @@ def test_sets_that_jobs_score_have_the_files_of_one_process(
 
 def test_a_complete_result_leaves_alone_what_another_job_is_writing(tmp_path: Path) -> None:
     shared = Claimed(str(tmp_path / "out.csv"), {})
-    with replacing(tmp_path / f".out.csv.pieces/{Path(shared._store.shown).name}/left-1") as file:
+    with replacing(tmp_path / f".out.csv.jobs/{Path(shared._store.shown).name}/left-1") as file:
         file.write(b"")
         shared.finish([], lambda paths: write_bytes(tmp_path / "out.csv", b""))
     assert (tmp_path / "out.csv").exists() and shared.is_done

@@ -14,7 +14,7 @@ import pytest
 import nlu
 from nlu.commands import mine as mining_command
 from nlu.inference import mining
-from nlu.inference.claimed import _Folder
+from nlu.inference.output_pieces import Pieces
 from tests.training.in_process import of_composed, train
 from tests.training.kinds import pair_of_classes, read, write
 
@@ -95,17 +95,17 @@ def test_the_bytes_depend_neither_on_batches_nor_on_a_kill(
     write(tmp_path / "pairs.jsonl", pairs)
     mine(run, tmp_path, name="whole.jsonl")
     made: list[int] = []
-    put = _Folder.put
+    write_piece = Pieces.write
 
-    def killed(self: _Folder, name: str, content: bytes) -> None:
+    def killed(self: Pieces, number: int, content: bytes) -> None:
         # One kill among the vectors of the corpus, one among the queries.
-        if name.isdigit() and len(made) in (3, 12):
+        if len(made) in (3, 12):
             made.append(-1)
             raise KeyboardInterrupt
-        put(self, name, content)
-        made.extend([int(name)] if name.isdigit() else [])
+        write_piece(self, number, content)
+        made.append(number)
 
-    monkeypatch.setattr(_Folder, "put", killed)
+    monkeypatch.setattr(Pieces, "write", killed)
     for _ in range(2):
         mine(run, tmp_path, "batch_size=3", status=130)
         assert not (tmp_path / "mined.jsonl").exists()

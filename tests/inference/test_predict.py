@@ -1,6 +1,7 @@
 """python -m nlu.predict: what the run predicted when it was scored, beside all that stood in the rows."""
 
 import csv
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 import pytest
 
-from nlu.inference import claimed, predict_files
+from nlu.inference import predict_files
 from tests import warm
 from tests.inference.runs import kept, predict, unlabelled
 from tests.training.kinds import TASKS, read, write
@@ -210,16 +211,16 @@ def test_a_killed_prediction_continues_to_the_same_bytes(
     whole, broken = ((f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/{name}.csv") for name in "ab")
     predict(*whole)
     made: list[int] = []
-    put = claimed._Folder.put
+    write_piece = predict_files.Pieces.write
 
-    def killed(self: Any, name: str, content: bytes) -> None:
-        if name.isdigit() and len(made) in (2, 3):
+    def killed(self: Any, number: int, content: bytes) -> None:
+        if len(made) in (2, 3):
             made.append(-1)
             raise KeyboardInterrupt
-        put(self, name, content)
-        made.extend([int(name)] if name.isdigit() else [])
+        write_piece(self, number, content)
+        made.append(number)
 
-    monkeypatch.setattr(claimed._Folder, "put", killed)
+    monkeypatch.setattr(predict_files.Pieces, "write", killed)
     for _ in range(2):
         predict(*broken, status=130)
         assert not (tmp_path / "b.csv").exists()
@@ -235,19 +236,19 @@ def test_a_killed_command_over_several_files_leaves_complete_ones_as_they_are(
     for name in ("one", "two"):
         write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 5))
     order = (f"run={run}", f"input=[{tmp_path}/one.jsonl,{tmp_path}/two.jsonl]", f"output={tmp_path}/of-*.csv")
-    join = claimed.Claimed.join
+    finish = predict_files.Pieces.finish
 
     def killed(self: Any, *given: Any) -> None:
-        if "two" in self.shown:
+        if "two" in self.place.name:
             raise KeyboardInterrupt
-        join(self, *given)
+        finish(self, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(claimed.Claimed, "join", killed)
+        patched.setattr(predict_files.Pieces, "finish", killed)
         predict(*order, status=130)
     before = (tmp_path / "of-one.csv").stat()
     predict(*order, "prefix=x_", status=2)
-    assert "of-one.csv, which exists; nothing was written" in capsys.readouterr().err
+    assert "which was started with other settings (columns differ)" in capsys.readouterr().err
     predict(*order)
     assert (tmp_path / "of-one.csv").stat() == before and (tmp_path / "of-two.csv").exists()
     assert [path.name for path in tmp_path.glob(".*")] == []
@@ -262,7 +263,10 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
     shutil.copytree(run, copy)
     write(rows, [{**row, "other": "a"} for row in unlabelled(TASKS["classify"], 9)])
     order = (f"run={copy}", f"input={rows}", f"output={tmp_path}/b.csv")
-    config, best = copy / "config.yaml", copy / "checkpoints/best-1"
+    with monkeypatch.context() as patched:
+        patched.setattr(predict_files.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        predict(*order, status=130)
+    plan, config, best = tmp_path / ".b.csv.pieces/plan.json", copy / "config.yaml", copy / "checkpoints/best-1"
     overrides = {
         "max_rows": "max_rows=5", "on_bad_row": "on_bad_row=skip", "columns": "prefix=x_",
         "reading": "input.fields={text: other}", "input columns": "columns=false",
@@ -271,39 +275,27 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
         "input": (rows, '"a"', '"b"'), "checkpoint": (best / "labels.json", "{", "{ "),
         "decided": (best / "score.json", '"accuracy"', '"another"'), "max_len": (config, "max_len: 32", "max_len: 31"),
         "separator": (config, "label_separator: '|'", "label_separator: ;"),
-        "precision": (config, "dtype: float32", "dtype: bfloat16"),
+        "precision": (config, "dtype: float32", "dtype: bfloat16"), "device": (plan, '"cpu"', '"cuda"'),
     }  # fmt: skip
-    plans: list[Any] = []
-    give = predict_files.claimed
+    assert json.loads(plan.read_text()).keys() == {*overrides, *files, "chunk_rows"}
 
-    def noted(output: str, plan: Any, *given: Any) -> Any:
-        plans.append(plan)
-        return give(output, plan, *given)
+    def refused(key: str, *more: str) -> None:
+        predict(*order, *more, status=2)
+        assert f"which was started with other settings ({key} differ)" in capsys.readouterr().err
 
-    def made_anew(*more: str) -> list[str]:
-        """Return what differs from the first plan, for pieces that are not those of another one."""
-        before = set(tmp_path.glob(".b.csv.pieces/*/000000"))
-        with monkeypatch.context() as patched:
-            patched.setattr(predict_files, "claimed", noted)
-            patched.setattr(claimed.Claimed, "join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            predict(*order, *more, status=130)
-        assert len(set(tmp_path.glob(".b.csv.pieces/*/000000")) - before) == 1
-        return [key for key in plans[0] if plans[-1][key] != plans[0][key]]
-
-    assert made_anew() == [] and plans[0].keys() == {*overrides, *files, "device", "chunk_rows"}
     for key, override in overrides.items():
-        assert made_anew(override) == [key]
+        refused(key, override)
     for key, (path, before, after) in files.items():
         whole = path.read_text()
         assert before in whole, key
         path.write_text(whole.replace(before, after))
-        assert made_anew() == [key]
+        refused(key)
         path.write_text(whole)
     with monkeypatch.context() as patched:
         patched.setattr(predict_files, "CHUNK_ROWS", 2)
-        assert made_anew() == ["chunk_rows"]
+        refused("chunk_rows")
     predict(*order)
-    assert len((tmp_path / "b.csv").read_text().splitlines()) == 10 and [*tmp_path.glob(".*")] == []
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
 
 
 def test_two_processes_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:

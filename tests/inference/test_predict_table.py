@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.inference.predict_files import Work
+from nlu.inference.output_pieces import Pieces
 from tests.inference.runs import kept, predict, unlabelled
 from tests.training.kinds import TASKS, write
 
@@ -51,6 +51,6 @@ def test_an_interrupted_command_continues_with_its_pieces(run, project, tmp_path
     predict(*given, status=2)
     assert "found" not in project.tables
     project.fault = lambda method, path: None
-    monkeypatch.setattr(Work, "piece", None)  # no piece is made again
+    monkeypatch.setattr(Pieces, "write", None)  # no piece is made again
     predict(*given)
     assert project.tables["found,pt=1"].num_rows == 23

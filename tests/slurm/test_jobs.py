@@ -27,7 +27,7 @@ def test_the_output_of_four_jobs_of_which_one_is_killed_has_the_bytes_of_one_pro
     command = [sys.executable, "-m", "nlu.predict", *order, *shared, f"hydra.sweep.dir={tmp_path}/jobs"]
     process = subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline_s = time.monotonic() + PATIENCE_S
-    while not list(tmp_path.glob(".b.csv.pieces/*/000001.claim-0")):
+    while not list(tmp_path.glob(".b.csv.jobs/*/000001.claim-0")):
         assert process.poll() is None and time.monotonic() < deadline_s, ask("squeue", "--states=all")
         time.sleep(0.05)
     tickets = [one.ticket for one in Submissions(tmp_path / "jobs").read() if one.ticket]
