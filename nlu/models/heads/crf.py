@@ -10,6 +10,8 @@ Axes: U units of all examples, B examples, C tags; P units of all examples order
 examples that have a unit at a position.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -61,30 +63,9 @@ class CrfHead(nn.Module):
 
         The result of an example does not depend on other examples, not even in the last bit.
         """
-        transitions_CC, start_C, end_C = self._scores()
-        places = _Places(counts_B, logits_UC.device)
-        logits_PC = logits_UC.float().index_select(0, places.unit_P)
-        tags_P = tags_U.index_select(0, places.unit_P)
-        own_P = logits_PC.gather(1, tags_P[:, None])[:, 0]
-        parts = zip(*(each.split(places.sizes) for each in (logits_PC, tags_P, own_P)), strict=True)
-        alpha_AC, gold_A, before_A = start_C, logits_PC[:0, 0], tags_P[:0]
-        ended: list[Tensor] = []
-        for number, (logits_AC, tag_A, own_A) in enumerate(parts):
-            here = len(tag_A)
-            if number:
-                # Only the examples that still have a unit here.
-                alpha_AC = _log_sum_exp(alpha_AC[:here, :, None] + transitions_CC, 1)
-                gold_A = gold_A[:here] + transitions_CC[before_A[:here], tag_A] + own_A
-            else:
-                gold_A = start_C[tag_A] + own_A
-            alpha_AC, before_A, last = alpha_AC + logits_AC, tag_A, slice(places.next_size(number), here)
-            # Longest first: the examples that end here are the last ones.
-            ended.append(_log_sum_exp(alpha_AC[last] + end_C, 1) - gold_A[last] - end_C[tag_A[last]])
-        # Of what this batch does not use, such as transitions for single units, the gradient is zero.
-        unused = torch.cat([each[:0].flatten() for each in (logits_PC, transitions_CC, start_C, end_C)]).sum()
-        found_B = torch.cat([*ended[::-1], unused.expand(places.count - sum(map(len, ended)))]) + unused
-        # Back from the order by length to that of the batch.
-        return torch.empty_like(found_B).index_copy(0, places.order_B, found_B)
+        return _NegativeLogLikelihood.apply(
+            logits_UC.float(), tags_U, *self._scores(), _Places(counts_B, logits_UC.device)
+        )
 
     def decode(self, logits_UC: Tensor, counts_B: np.ndarray) -> Tensor:
         """Return `best_tags` of each example; (U,)."""
@@ -171,16 +152,91 @@ class _Places:
         return self.sizes[number + 1] if number + 1 < len(self.sizes) else 0
 
 
+class _NegativeLogLikelihood(torch.autograd.Function):
+    """The forward algorithm; the gradient is marginal probabilities minus the given tags (forward-backward)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_UC: Tensor,
+        tags_U: Tensor,
+        transitions_CC: Tensor,
+        start_C: Tensor,
+        end_C: Tensor,
+        places: _Places,
+    ) -> Tensor:
+        logits_PC, tags_P = logits_UC.index_select(0, places.unit_P), tags_U.index_select(0, places.unit_P)
+        # The score of the given tag at each place.
+        own_P = logits_PC.gather(1, tags_P[:, None])[:, 0]
+        alphas: list[Tensor] = []
+        total_B, gold_B = logits_UC.new_zeros(places.count), logits_UC.new_zeros(places.count)
+        tag_A, start = tags_P[:0], 0
+        for number, here in enumerate(places.sizes):
+            before_A, tag_A = tag_A[:here], tags_P[start : start + here]
+            if number:
+                alpha_AC = _log_sum_exp(alphas[-1][:here, :, None] + transitions_CC, 1)
+                gold_B[:here] += transitions_CC[before_A, tag_A] + own_P[start : start + here]
+            else:
+                alpha_AC = start_C
+                gold_B[:here] += start_C[tag_A] + own_P[:here]
+            alphas.append(alpha_AC + logits_PC[start : start + here])
+            # Examples are sorted by length, longest first, so those that end here are the last ones of the slice.
+            last = slice(places.next_size(number), here)
+            total_B[last] = _log_sum_exp(alphas[-1][last] + end_C, 1)
+            gold_B[last] += end_C[tag_A[last]]
+            start += here
+        ctx.places = places
+        ctx.save_for_backward(logits_PC, tags_P, transitions_CC, end_C, total_B, *alphas)
+        # Back from the order by length to that of the batch.
+        return torch.empty_like(total_B).index_copy_(0, places.order_B, total_B - gold_B)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logits_PC, tags_P, transitions_CC, end_C, total_B, *alphas = ctx.saved_tensors
+        places: _Places = ctx.places
+        weight_B1 = gradients[0].index_select(0, places.order_B)[:, None]
+        to_logits_PC, to_transitions_CC = torch.empty_like(logits_PC), torch.zeros_like(transitions_CC)
+        to_start_C, to_end_C = torch.zeros_like(end_C), torch.zeros_like(end_C)
+        ahead_AC, stop = logits_PC[:0], len(logits_PC)
+        for number in reversed(range(len(places.sizes))):
+            here, further = places.sizes[number], places.next_size(number)
+            weight_A1, total_A1, tag_A = weight_B1[:here], total_B[:here, None], tags_P[stop - here : stop]
+            if further:
+                # The score of all that follows, for each tag here and each next tag: (A, here, next).
+                steps_ACC = transitions_CC + ahead_AC[:, None, :]
+                both_ACC = (alphas[number][:further, :, None] + steps_ACC - total_A1[:further, :, None]).exp()
+                to_transitions_CC += (both_ACC * weight_A1[:further, :, None]).sum(0)
+                next_A = tags_P[stop : stop + further]
+                to_transitions_CC.index_put_((tag_A[:further], next_A), -weight_A1[:further, 0], accumulate=True)
+                beta_AC = torch.cat([_log_sum_exp(steps_ACC, 2), end_C.expand(here - further, -1)])
+            else:
+                beta_AC = end_C.expand(here, -1)
+            # The probability of each tag at this place; minus 1 for the given one is the gradient of -log p.
+            marginal_AC = (alphas[number] + beta_AC - total_A1).exp()
+            marginal_AC.scatter_add_(1, tag_A[:, None], marginal_AC.new_full((here, 1), -1.0))
+            marginal_AC *= weight_A1
+            to_end_C += marginal_AC[further:].sum(0)
+            to_logits_PC[stop - here : stop] = marginal_AC
+            ahead_AC, stop = logits_PC[stop - here : stop] + beta_AC, stop - here
+            if not number:
+                to_start_C += marginal_AC.sum(0)
+        to_logits_UC = torch.empty_like(to_logits_PC).index_copy_(0, places.unit_P, to_logits_PC)
+        return to_logits_UC, None, to_transitions_CC, to_start_C, to_end_C, None
+
+
 def _log_sum_exp(scores: Tensor, dim: int) -> Tensor:
     """Return logsumexp over a dimension, summed in an order that depends only on its size.
 
     The order in `torch.logsumexp` may depend on the number of examples. If all scores are minus infinity, so is the
     result.
     """
-    highest = scores.detach().amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    highest = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
     # Relative to the highest score, so that the largest term is 1 and nothing overflows.
-    terms = (scores - highest).exp()
+    terms = (scores - highest).exp_()
     while (size := terms.shape[dim]) > 1:
-        first, second, *odd = terms.split(size // 2, dim)
-        terms = torch.cat([first + second, *odd], dim)
-    return (terms.log() + highest).squeeze(dim)
+        half = size // 2
+        folded = terms.narrow(dim, 0, half) + terms.narrow(dim, half, half)
+        if size % 2:
+            folded.narrow(dim, 0, 1).add_(terms.narrow(dim, size - 1, 1))
+        terms = folded
+    return (terms.log_() + highest).squeeze(dim)
