@@ -1,7 +1,11 @@
-"""Stores that several machines use, shared in an object store: STORES/FINGERPRINT is a copy of the folder.
+"""Stores that several machines use, shared in an object store.
 
-COMPLETE is sent last. Machines that build the same store send the same files. Sharing only saves time: a machine that
-cannot reach the object store, or gets a damaged shard, builds for itself.
+    STORES/FINGERPRINT/COMPLETE             {"folder": ..., "files": {name: {"size": bytes, "sha256": ...}}}
+    STORES/FINGERPRINT/FOLDER/NAME          a file of the store
+
+A builder uploads all files to a new folder and then writes COMPLETE on the condition that it does not exist yet. If
+several machines build the same store, the first COMPLETE counts and the others delete their folders. Sharing only saves
+time: a machine that cannot reach the object store builds for itself.
 
 What a store is made of, found and checked before a row is read, and the fingerprint by which it is found again.
 """
@@ -10,15 +14,16 @@ import hashlib
 import json
 import logging
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlu.config.addresses import object_reference
 from nlu.config.errors import DataError
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
+from nlu.config.types import Config
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import Layout
@@ -28,12 +33,12 @@ from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.store import FORMAT_VERSION
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary
-from nlu.storage.access import stat
 from nlu.storage.cache import cache_dir, file_digest, staging_folder
-from nlu.storage.locations import Place, parse_place
+from nlu.storage.files import inside, read_digest
+from nlu.storage.objects import ObjectStore
 from nlu.storage.refusals import Unreachable
 from nlu.storage.settle import MARKER, settle
-from nlu.storage.transfer import plan_copy, run_copies
+from nlu.storage.transfer_in_parts import download_progress
 
 log = logging.getLogger(__name__)
 
@@ -42,38 +47,69 @@ class SharedStores:
     """Stores in a folder of a bucket. Raises UserError for an invalid address, and for credentials that are refused."""
 
     def __init__(self, url: str):
-        self._shown = object_reference(url, "stores").shown.rstrip("/")
-
-    def _place(self, name: str) -> Place:
-        return parse_place(f"{self._shown}/{name}", "stores", writes=True)
+        self.store = ObjectStore(url, "stores")
 
     def fetch(self, name: str, folder: Path) -> bool:
         """Download the store with this fingerprint into a folder; returns whether it was found."""
         try:
-            if stat(self._place(name).within(MARKER)) is None:
+            manifest = self._complete(name)
+            if manifest is None:
                 return False
             with staging_folder() as staging:
-                copied = Place("", "", str(staging / "store"))
-                run_copies(plan_copy(self._place(name), copied, recursive=True).copied, name)
+                self._receive(name, manifest, staging / "store")
                 settle(staging / "store", folder)
-        # After any of them the store can still be built.
-        except (Unreachable, FileNotFoundError, DataError) as error:
-            log.warning("the data store %s of %s cannot be fetched and is built: %s", name, self._shown, error)
+        # A damaged manifest raises one of these too. After any of them the store can still be built.
+        except (Unreachable, FileNotFoundError, DataError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("the data store %s of %s cannot be fetched and is built: %s", name, self.store.shown, error)
             return False
-        log.info("data store %s: fetched from %s", folder, self._shown)
+        log.info("data store %s: fetched from %s", folder, self.store.shown)
         return True
 
     def push(self, name: str, folder: Path) -> None:
         """Upload the store in this folder unless the bucket has it."""
         try:
-            if stat(self._place(name).within(MARKER)) is not None:
-                return
-            source = Place("", "", str(folder))
-            run_copies(plan_copy(source, self._place(name), recursive=True).copied, name)
-        except (Unreachable, DataError) as error:
+            if self._complete(name) is None:
+                self._send(name, folder)
+        except (Unreachable, ValueError) as error:
             log.warning("the data store %s is not shared: %s", folder, error)
+
+    def _complete(self, name: str) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.store.get(f"{name}/{MARKER}"))
+        except FileNotFoundError:
+            return None
+
+    def _receive(self, name: str, manifest: Config, new: Path) -> None:
+        files = manifest["files"]
+        with download_progress(name, sum(entry["size"] for entry in files.values())) as advance:
+            for file, entry in files.items():
+                path = inside(new, file, self.store.shown)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                digest = self.store.get_file(f"{name}/{manifest['folder']}/{file}", path, advance)
+                if digest != entry["sha256"]:
+                    raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
+
+    def _send(self, name: str, folder: Path) -> None:
+        # A new folder for each machine, since several may build at the same time and must not overwrite each other's
+        # files.
+        own = uuid.uuid4().hex
+        paths = {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != MARKER
+        }
+        # COMPLETE is written after all files, so readers never meet a part of a store.
+        for file, path in paths.items():
+            self.store.put_file(f"{name}/{own}/{file}", path)
+        files = {file: {"size": path.stat().st_size, "sha256": read_digest(path)} for file, path in paths.items()}
+        self.store.put_new(f"{name}/{MARKER}", json.dumps({"folder": own, "files": files}).encode())
+        # Read back, because the answer to put_new may have been lost.
+        complete = self._complete(name)
+        if complete is not None and complete.get("folder") == own:
+            log.info("data store %s: shared in %s", folder, self.store.shown)
             return
-        log.info("data store %s: shared in %s", folder, self._shown)
+        for file in paths:
+            self.store.delete(f"{name}/{own}/{file}")
 
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
