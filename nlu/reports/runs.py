@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.choices import RUN, targets_of, with_defaults
+from nlu.config.choices import RUN, target_of, targets_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import facts_of
 from nlu.config.mixtures import own_name
 from nlu.config.schema import flat
+from nlu.config.targets import TARGET
 from nlu.runs.logs import LOG, End, end_of
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked
@@ -238,9 +239,33 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
     """Return the saved configuration of a run, with all keys. Raises DataError if it is damaged."""
     path = run_dir / CONFIG
     try:
-        return with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        _leave_out_earlier(content)
+        return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error
+
+
+def _leave_out_earlier(content: dict[str, Any]) -> None:
+    """Take away what earlier versions wrote, and what does not decide what the weights compute."""
+    data, trainer = content.get("data", {}), content.get("trainer", {})
+    for node in (data, *data.get("sets", {}).values()):
+        for key in ("part", "parts", *(["stream"] if node.get(TARGET) != target_of("data", "corpus") else [])):
+            node.pop(key, None)
+    for key in ("replay", "watch", "parallel"):
+        content.pop(key, None)
+    content["inspect"] = bool(content.get("inspect"))
+    trainer.pop("kernels", None)
+    content.get("precision", {}).pop("master_weights", None)
+    content.get("optimizer", {}).pop("kernel", None)
+    if content.get("task", {}).pop("score_queries", False):
+        # It needed the column of queries even where no fold did, and had metrics of its own.
+        if data.get("dev") is not None and content["folds"]["count"] is None:
+            content["folds"]["group_by"] = None
+        if str(trainer.get("major_metric")).startswith("query_"):
+            trainer["major_metric"] = None
+    if trainer.get("devices") == "auto":
+        trainer["devices"] = 1
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from nlu.commands.report import main
-from nlu.reports.runs import find_runs, metric_of, read_run
+from nlu.config.schema import Trainer
+from nlu.reports.runs import find_runs, metric_of, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
 
@@ -113,6 +114,29 @@ def test_reading_runs_does_not_import_torch(tmp_path):
         f"find_runs([Path({str(tmp_path)!r})])\nassert not {{'torch', 'hydra', 'sklearn', 'optuna'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_keys_of_preprocessing_that_earlier_versions_wrote_are_left_out(tmp_path):
+    data = {"sets": {"one": {"_target_": "nlu.data.dataset.Files", "train": "a.tsv", "parts": None, "stream": False}}}
+    mixture = begin_run(tmp_path / "mixture", data={"_target_": "nlu.data.mixture.Mixture", **data})
+    one = saved_config(mixture)["data"]["sets"]["one"]
+    assert one["train"] == "a.tsv" and not {"parts", "stream"} & one.keys()
+    assert "stream" not in saved_config(begin_run(tmp_path / "files", data__stream=False))["data"]
+    corpus = {"_target_": "nlu.data.corpus.Corpus", "train": "a.txt", "stream": True}
+    assert saved_config(begin_run(tmp_path / "corpus", data=corpus))["data"]["stream"]
+
+
+def test_a_configuration_with_what_training_no_longer_has_is_read(tmp_path):
+    earlier = begin_run(
+        tmp_path / "a", trainer__kernels="compiled", trainer__devices="auto", replay=None, watch=[],
+        inspect=["gradients"],
+        parallel={"_target_": "nlu.training.shared.Shared"},
+        precision={"_target_": "nlu.training.fp16.Fp16", "min_scale": 0.5, "master_weights": False},
+    )  # fmt: skip
+    config = saved_config(earlier)
+    assert not {"replay", "watch", "parallel"} & config.keys() and config["inspect"] is True
+    assert Trainer(**config["trainer"]).devices == 1
+    assert config["precision"]["min_scale"] == 0.5 and "master_weights" not in config["precision"]
 
 
 def test_an_error_of_a_task_that_nobody_trusts_here_is_better_if_lower(tmp_path):
