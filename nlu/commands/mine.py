@@ -16,6 +16,9 @@ from omegaconf import DictConfig
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+PROMPTS = ("query", "passage")
 
 
 def main(composed: DictConfig) -> int:
@@ -31,6 +34,8 @@ def main(composed: DictConfig) -> int:
             f"number is {config.number}, but range is {config.range}, of {max(0, behind - first)} ranks; set a wider "
             "range, or number lower"
         )
+    if wrong := [name for name in config.prompts or () if name not in PROMPTS]:
+        raise UserError(f"prompts has {wrong[0]}, but queries and passages have prompts; {hint(wrong[0], PROMPTS)}")
     if not config.output.endswith((".jsonl", ".parquet")):
         raise UserError(f"output is {config.output}, but must end in .jsonl or .parquet, whose rows can hold lists")
     if not isinstance(config.input.path, str) or STANDARD in (config.input.path, config.corpus):

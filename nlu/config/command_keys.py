@@ -211,7 +211,7 @@ class Mine(Shared, Encoding):
     corpus: InputFile | None = None
     """Texts that may become negatives beside the text_b of all pairs: a file with one on each line, or rows with a
     column text; null = none besides."""
-    prompts: dict[Literal["query", "passage"], str] | None = None
+    prompts: dict[str, str] | None = None
     """Texts before queries and before passages, such as {query: "query: ", passage: "passage: "}; null = those of the
     run (data.prompts) or of the weights."""
     output: OutputFile

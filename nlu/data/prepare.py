@@ -125,16 +125,17 @@ def _found_or_built(
     # The cheapest source first: this machine, then the bucket, then building.
     elif plan.shared is None or not plan.shared.fetch(folder.name, folder):
         _build(folder, plan, progress)
-    # Also for a store that was found here: it may have been built before `stores` was set.
-    if plan.shared is not None:
-        plan.shared.push(folder.name, folder)
     try:
-        return open_it(folder)
+        store = open_it(folder)
     except StoreDamaged as error:
         log.warning("data store: %s; it is built again", error)
         begin_again()
         _build(folder, plan, progress)
-        return open_it(folder)
+        store = open_it(folder)
+    # Also a store that was found here: it may have been built before `stores` was set.
+    if plan.shared is not None:
+        plan.shared.push(folder.name, folder)
+    return store
 
 
 def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:

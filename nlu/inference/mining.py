@@ -14,7 +14,7 @@ from functools import cached_property
 from heapq import nlargest
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def run_mining(config: Mine, located: Located | None) -> int:
             own = by_run(Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True), "")
             fields = trained.data.get("fields")
         if config.prompts is not None:
-            own.vectors.prompts = Prompts(cast(dict[str, str], config.prompts))
+            own.vectors.prompts = Prompts(config.prompts)
         pairs = MinedPairs.of(config.input, fields or {}, path, corpus)
         if config.range[0] >= len(pairs.corpus):
             raise UserError(

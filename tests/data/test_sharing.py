@@ -156,6 +156,17 @@ def test_a_damaged_shared_store_is_built_here(
     assert not list((tmp_path / "b/staging").iterdir()) and not list(tmp_path.rglob("x"))
 
 
+def test_a_store_that_is_damaged_here_is_shared_after_it_is_built_again(
+    on_machine: Callable[..., Any], bucket: Objects
+) -> None:
+    whole = files_of(built := on_machine("a"))
+    bucket.content.clear()
+    next((built.folder / "train").glob("*.arrow")).unlink()
+    again = on_machine("a")
+    marker = json.loads(bucket.content[f"{again.folder.name}/COMPLETE"])
+    assert {*marker["files"], "COMPLETE"} == whole.keys()
+
+
 def test_an_unreachable_shared_store_causes_two_warnings(
     on_machine: Callable[..., Any], bucket: Objects, said: Callable[[], list[str]]
 ) -> None:

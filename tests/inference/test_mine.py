@@ -220,6 +220,7 @@ def test_given_prompts_stand_before_queries_and_passages(run: Path, pairs: list[
     [
         ("range=[500,600]", "range is [500, 600], but there are only"),
         ("range=[4,6]", "number is 3, but range is [4, 6], of 2 ranks"),
+        ("prompts={{quer: 'a '}}", "prompts has quer, but queries and passages have prompts; nearest: query"),
         ("output={folder}/mined.csv", "but must end in .jsonl or .parquet"),
         ("corpus={folder}/nowhere.txt", "nowhere.txt"),
         ("corpus={folder}/pairs.jsonl", "text"),
